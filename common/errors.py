@@ -1,0 +1,37 @@
+"""Faults of users, and the OpenAI error body every HTTP surface answers with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class UserError(Exception):
+    """A fault the user can mend: one sentence that says what to do. Commands print it and exit with code 2."""
+
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+}
+
+
+def error_type(status: int) -> str:
+    """OpenAI's `type` word for an HTTP status."""
+    if status in _TYPES:
+        return _TYPES[status]
+    return "invalid_request_error" if 400 <= status < 500 else "server_error"
+
+
+def error_body(status: int, message: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    """OpenAI's nested error object. `param` names the faulty field of the request body, if one is at fault."""
+    return {
+        "error": {
+            "message": message,
+            "type": error_type(status),
+            "param": param,
+            "code": code if code is not None else status,
+        }
+    }

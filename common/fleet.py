@@ -1,0 +1,36 @@
+"""What the fleet tells gateways: one record per replica, in versioned snapshots, as msgpack bytes.
+
+Written by deploy/fleet, read by gateway/fleet/ray_discovery.py through the named Ray actor below.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+RAY_NAMESPACE = "canopy"
+CONTROLLER_ACTOR = "canopy-controller"  # method watch(version: int, timeout_s: float) -> bytes of FleetSnapshot
+
+
+class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One life of one replica. A restart keeps `replica_id`, and changes `incarnation` and mostly `url`."""
+
+    replica_id: str
+    incarnation: str
+    url: str  # http://host:port, empty while starting
+    model: str  # name clients use
+    state: Literal["starting", "ready", "draining", "failed"]
+    max_total_num_tokens: int = 0
+    max_running_requests: int = 0
+    restarts: int = 0
+    node: str = ""
+    pid: int = 0  # the frontend process
+    message: str = ""  # why it failed, for people
+
+
+class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All replicas at one moment. `version` grows with every change; `watch` returns when it exceeds the asked one."""
+
+    version: int
+    replicas: list[ReplicaRecord]

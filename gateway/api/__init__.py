@@ -1,0 +1,1 @@
+"""HTTP surface: the hot path callable and the FastAPI app."""

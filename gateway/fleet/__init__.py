@@ -1,0 +1,1 @@
+"""Workers: states, registry, discovery, health."""

@@ -1,0 +1,1 @@
+"""Moving bytes: upstream client, relay, retry."""

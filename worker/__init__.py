@@ -1,0 +1,1 @@
+"""One replica: a whole engine (scheduler, prefix cache, runner) behind an OpenAI-style HTTP server."""

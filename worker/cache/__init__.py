@@ -1,0 +1,1 @@
+"""KV pages and the prefixes they hold: allocator and radix tree. Pure Python and NumPy."""

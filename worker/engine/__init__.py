@@ -1,0 +1,1 @@
+"""Runs forward passes: batches in, sampled tokens out."""

@@ -1,0 +1,107 @@
+"""The seam between scheduler and runner: what one forward pass gets and what it gives back. NumPy only, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from worker.sampling_params import SamplingParams
+
+Int32s = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class RowAdmission:
+    """A request takes (or takes again, after a retraction) a row of the request table with this step.
+
+    The runner sets up the row's sampling state from it; whatever the row held before is void. `output_ids` are the
+    tokens generated before a retraction (penalties count them); `seed` is always resolved.
+    """
+
+    row: int
+    sampling: SamplingParams
+    seed: int
+    output_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBatch:
+    """One step: R sequences, decodes first, then prefill chunks.
+
+    Sequence i computes `query_lens[i]` tokens at positions `seq_lens[i] - query_lens[i] .. seq_lens[i] - 1`; its KV
+    pages stand in row `rows[i]` of the runner's page table: the token at position p lies in slot
+    `table[row, p // page_size] * page_size + p % page_size`. A decode's input token is what the runner last sampled
+    for that row; the scheduler may not know it yet. `page_writes` are applied to the table before the pass, in order.
+    """
+
+    step_id: int
+    rows: Int32s  # [R]
+    query_lens: Int32s  # [R], tokens computed in this step; 1 for decodes
+    seq_lens: Int32s  # [R], tokens in the KV cache after this step
+    num_decode: int  # rows[:num_decode] are decodes
+    prefill_ids: Int32s  # [sum(query_lens[num_decode:])], inputs of the prefill chunks, flat
+    samples: Bools  # [R], False for a prefill chunk that is not the prompt's last
+    page_writes: Int32s  # [W, 3] of (row, index in row, page)
+    admissions: tuple[RowAdmission, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_decode + len(self.prefill_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a pass sampled: `token_ids[i]` for sequence i, -1 where `samples[i]` was False. int32 [R]."""
+
+    token_ids: Int32s
+
+
+class StepFailed(Exception):
+    """A pass could not be computed (out of memory, numerical fault). Its requests are aborted; the runner lives on."""
+
+
+class PendingStep(Protocol):
+    """A launched pass."""
+
+    def result(self) -> StepResult:
+        """Wait for the pass. Raises StepFailed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerInfo:
+    """What a loaded runner tells the scheduler."""
+
+    device: str
+    dtype: str
+    vocab_size: int
+    context_len: int
+    num_pages: int  # pages 1..num_pages may be handed out; page 0 takes the writes of padding
+    page_size: int
+    max_rows: int  # rows of the request table = bound on running requests
+    eos_token_ids: tuple[int, ...]
+    architectures: tuple[str, ...]
+    weight_bytes: int
+    kv_bytes_per_token: int
+    available_memory_bytes: int
+    overlaps: bool  # launch() returns before the pass is done, so scheduling ahead pays
+
+
+class ModelRunner(Protocol):
+    """Runs passes in launch order. Not thread-safe: one scheduler owns it."""
+
+    @property
+    def info(self) -> RunnerInfo: ...
+
+    def launch(self, batch: ForwardBatch) -> PendingStep:
+        """Start a pass. Raises StepFailed if it cannot be started."""
+        ...
+
+    def close(self) -> None:
+        """Free what the runner holds."""
+        ...

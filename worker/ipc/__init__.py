@@ -1,0 +1,1 @@
+"""The messages between frontend and scheduler, and the sockets that carry them."""

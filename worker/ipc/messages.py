@@ -1,0 +1,160 @@
+"""Everything that crosses between a replica's frontend and its scheduler. Tagged msgspec structs; nothing is pickled.
+
+Frontend -> scheduler: FrontendMessage. Scheduler -> frontend: SchedulerMessage. The scheduler sends one StepOutput per
+step with an item for each request that has news.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from worker.sampling_params import SamplingParams
+
+# --- frontend -> scheduler -------------------------------------------------------------------------------------------
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
+    """Start one sequence. `input_ids` is non-empty and inside the vocabulary; `rid` is unique among live requests."""
+
+    rid: str
+    input_ids: list[int]
+    sampling: SamplingParams
+    priority: int = 0
+    extra_key: str | None = None  # separates prefix-cache namespaces (cache salt, adapter)
+
+
+class AbortRequest(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
+    """Drop a request wherever it is. Unknown rids are ignored. The scheduler answers with finish kind 'abort'."""
+
+    rid: str
+
+
+class AbortAll(msgspec.Struct, frozen=True, kw_only=True, tag="abort_all"):
+    """Drop every request."""
+
+
+class StopMatched(msgspec.Struct, frozen=True, kw_only=True, tag="stop_matched"):
+    """The frontend found a stop string: end `rid` normally. Only the first `num_output_tokens` outputs are cached.
+
+    The frontend has already told its client; the scheduler sends nothing more for this rid.
+    """
+
+    rid: str
+    num_output_tokens: int
+
+
+class FlushCache(msgspec.Struct, frozen=True, kw_only=True, tag="flush_cache"):
+    """Empty the prefix cache. Answered by CallReply(ok=False) while requests run or wait."""
+
+    call_id: int
+
+
+class GetLoad(msgspec.Struct, frozen=True, kw_only=True, tag="get_load"):
+    """Ask for a LoadReport with this call_id."""
+
+    call_id: int
+
+
+class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="shutdown"):
+    """Leave the loop after this step; running requests are dropped."""
+
+
+FrontendMessage = GenerateRequest | AbortRequest | AbortAll | StopMatched | FlushCache | GetLoad | Shutdown
+
+# --- scheduler -> frontend -------------------------------------------------------------------------------------------
+
+
+class FinishReason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a sequence ended. `matched` is the stop token id, for kind 'stop'. `status`/`message` belong to 'abort'."""
+
+    kind: Literal["stop", "length", "abort"]
+    matched: int | str | None = None
+    status: int = 200
+    message: str = ""
+
+
+class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """News of one request: tokens sampled since its last delta, and its end if it ended.
+
+    A stop token (EOS or stop_token_ids) is included in `token_ids` and counted in `completion_tokens`.
+    """
+
+    rid: str
+    token_ids: list[int]
+    prompt_tokens: int
+    cached_tokens: int  # prompt tokens served from the prefix cache at first admission
+    completion_tokens: int
+    finish: FinishReason | None = None
+    queue_time_s: float = 0.0  # waiting before first admission
+    num_retractions: int = 0
+
+
+class StepOutput(msgspec.Struct, frozen=True, kw_only=True, tag="step"):
+    """All news of one step."""
+
+    deltas: list[TokenDelta]
+
+
+class LoadReport(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
+    """The scheduler's state in numbers; what /v1/loads, /metrics and the gateway read. Token counts, not bytes.
+
+    num_used_tokens = pool - free - evictable. Counters (`*_total`) grow from the process start.
+    """
+
+    call_id: int
+    num_running_reqs: int
+    num_waiting_reqs: int
+    num_used_tokens: int
+    num_evictable_tokens: int
+    num_free_tokens: int
+    max_total_num_tokens: int
+    num_waiting_tokens: int  # prompt tokens of waiting requests (uncached part unknown until matched)
+    token_usage: float
+    gen_throughput: float  # tokens/s over the last decode interval, 0 when idle
+    cache_hit_rate: float  # cached / prompt tokens over all admissions so far
+    new_token_ratio: float
+    max_running_requests: int
+    prompt_tokens_total: int
+    cached_tokens_total: int
+    generation_tokens_total: int
+    retracted_requests_total: int
+    finished_requests_total: int
+    aborted_requests_total: int
+    steps_total: int
+
+
+class CallReply(msgspec.Struct, frozen=True, kw_only=True, tag="reply"):
+    """Answer to a call other than GetLoad."""
+
+    call_id: int
+    ok: bool
+    message: str = ""
+
+
+class SchedulerReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """Sent once, when the model is loaded: what the frontend needs to validate requests."""
+
+    vocab_size: int
+    context_len: int
+    max_total_num_tokens: int
+    max_req_input_len: int  # longest prompt that can ever be admitted
+    max_running_requests: int
+    page_size: int
+    eos_token_ids: list[int]
+    device: str
+    dtype: str
+    weight_bytes: int
+    kv_pool_bytes: int
+    architectures: list[str]
+
+
+class SchedulerFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """Sent instead of, or after, SchedulerReady when the scheduler cannot go on. `user_fault`: exit code 2."""
+
+    message: str
+    user_fault: bool
+
+
+SchedulerMessage = StepOutput | LoadReport | CallReply | SchedulerReady | SchedulerFailed

@@ -1,0 +1,1 @@
+"""The frontend process: HTTP in, tokens to the scheduler, text out."""
