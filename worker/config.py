@@ -26,6 +26,10 @@ class WorkerSettings(Settings):
     served_model_name: str | None = option(
         None, "name clients use; without it the last part of the model path", category=MODEL
     )
+    chat_template: str | None = option(None, "Jinja file to use in place of the model's own template", category=MODEL)
+    sampling_defaults: Literal["model", "openai"] = option(
+        "model", "model = what generation_config.json says; openai = temperature 1, top_p 1", category=MODEL
+    )
     load_format: Literal["auto", "safetensors", "gguf", "dummy"] = option(
         "auto", "where weights come from; dummy = random", category=MODEL
     )
@@ -81,6 +85,15 @@ class WorkerSettings(Settings):
     random_seed: int | None = option(None, "seed of unseeded requests; without it random", category=PROCESS, ge=0)
     watchdog_timeout_s: float = option(
         300, "seconds a step may take before the replica gives up", category=PROCESS, aliases=["watchdog-timeout"], gt=0
+    )
+    shutdown_grace_s: float = option(
+        30,
+        "seconds running requests may take to finish after SIGTERM or Ctrl-C; then they are dropped",
+        category=PROCESS,
+        ge=0,
+    )
+    ready_file: str | None = option(
+        None, "JSON file to write, in one piece, when the replica serves: address, pids, capacity", category=PROCESS
     )
     incarnation: str | None = option(
         None, "id of this life of the replica; without it random", category=PROCESS, min_length=1

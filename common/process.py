@@ -1,0 +1,76 @@
+"""What a server process needs from the operating system: its port, its name, and an end when its parent ends."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+from setproctitle import setproctitle
+
+from common.errors import UserError
+
+_PR_SET_PDEATHSIG = 1
+_PARENT_POLL_S = 0.5
+
+
+def bind_port(host: str, port: int, *, backlog: int = 2048) -> socket.socket:
+    """A listening TCP socket on `host`:`port` (0 = any free port). Raises UserError if it cannot be had.
+
+    It listens at once: two sockets may share a bound port with SO_REUSEADDR, but not a listening one.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+        )[0]
+    except OSError as error:
+        raise UserError(f"--host {host} is not an address of this machine: {error.strerror}.") from None
+    sock = socket.socket(family, kind, proto)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(backlog)
+    except OSError as error:
+        sock.close()
+        reason = (error.strerror or str(error)).lower()
+        raise UserError(f"Cannot listen on {host}:{port}: {reason}; choose another --port or --host.") from None
+    sock.setblocking(False)
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    """The address under which this machine reaches a listening socket; a wildcard address becomes the loopback."""
+    host, port = sock.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def set_title(title: str) -> None:
+    """The name of this process in ps and top."""
+    setproctitle(title)
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """End this process as soon as `parent_pid`, which must have started it, is gone. Call it first thing.
+
+    On Linux the kernel does it, with SIGKILL, when the THREAD that started us ends: start children from a thread that
+    lives as long as the process. Elsewhere a thread looks twice a second.
+    """
+    if sys.platform.startswith("linux"):
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    else:
+        threading.Thread(target=_watch_parent, args=(parent_pid,), daemon=True).start()
+    if os.getppid() != parent_pid:  # it died before we asked
+        os._exit(1)
+
+
+def _watch_parent(parent_pid: int) -> None:
+    while os.getppid() == parent_pid:
+        time.sleep(_PARENT_POLL_S)
+    os._exit(1)
