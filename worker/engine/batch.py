@@ -59,6 +59,7 @@ class StepResult:
     """What a pass sampled: `token_ids[i]` for sequence i, -1 where `samples[i]` was False. int32 [R]."""
 
     token_ids: Int32s
+    cuda_graph: bool = False  # a captured graph computed it
 
 
 class StepFailed(Exception):

@@ -1,0 +1,108 @@
+"""Builds schedulers over a FakeRunner, and keeps the books of what their requests were told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.helpers.clock import FakeClock
+from tests.helpers.fake_runner import FakeRunner, expected_outputs, runner_info
+from worker.config import WorkerSettings
+from worker.ipc.messages import FinishReason, GenerateRequest, SchedulerMessage, StepOutput, TokenDelta
+from worker.sampling_params import SamplingParams
+from worker.scheduler.core import Scheduler
+
+DRAWN_SEED = 1234567
+
+
+def make_settings(**overrides: Any) -> WorkerSettings:
+    """Settings of a worker whose model does not matter."""
+    return WorkerSettings(model_path="fake", **overrides)
+
+
+@dataclass
+class Told:
+    """What the frontend has been told about one request."""
+
+    prompt: list[int]
+    sampling: SamplingParams
+    tokens: list[int] = field(default_factory=list)
+    finish: FinishReason | None = None
+    last: TokenDelta | None = None
+    silenced: bool = False  # StopMatched was sent: nothing more may come
+
+
+class SchedulerBench:
+    """A scheduler, its fake runner and clock, and what came out. `runner` options go to runner_info, the rest to
+    WorkerSettings."""
+
+    def __init__(self, runner: dict[str, Any] | None = None, **settings: Any) -> None:
+        self.clock = FakeClock()
+        self.runner = FakeRunner(runner_info(**(runner or {})))
+        self.settings = make_settings(**settings)
+        self.messages: list[SchedulerMessage] = []
+        self.told: dict[str, Told] = {}
+        self.scheduler = Scheduler(self.settings, self.runner, self.clock, self._emit, lambda: DRAWN_SEED)
+
+    def submit(
+        self, prompt: Sequence[int], rid: str | None = None, extra_key: str | None = None, **sampling: Any
+    ) -> str:
+        """Send a request; returns its rid."""
+        rid = rid if rid is not None else f"r{len(self.told)}"
+        params = SamplingParams(**sampling)
+        self.told[rid] = Told(list(prompt), params)
+        self.scheduler.handle(GenerateRequest(rid=rid, input_ids=list(prompt), sampling=params, extra_key=extra_key))
+        return rid
+
+    def step(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.scheduler.step()
+            self.scheduler.check_pool()
+
+    def run_until_idle(self, max_steps: int = 10_000) -> int:
+        """Step until there is nothing to do; returns the number of steps."""
+        for count in range(max_steps):
+            worked = self.scheduler.step()
+            self.scheduler.check_pool()
+            if not worked:
+                self.scheduler.on_idle()
+                return count
+        raise AssertionError(f"still busy after {max_steps} steps")
+
+    def expected(self, rid: str) -> list[int]:
+        """The tokens `rid` would get alone."""
+        told = self.told[rid]
+        room = min(self.runner.info.context_len, self.runner.info.num_pages * self.runner.info.page_size)
+        room -= 2 + len(told.prompt)
+        asked = told.sampling.max_new_tokens
+        seed = DRAWN_SEED if told.sampling.seed is None else told.sampling.seed
+        limit = room if asked is None else min(asked, room)
+        return expected_outputs(told.prompt, told.sampling, seed, self.runner.info, limit)
+
+    def tokens(self, rid: str) -> list[int]:
+        return self.told[rid].tokens
+
+    def finish(self, rid: str) -> FinishReason:
+        """Why `rid` ended; it must have."""
+        reason = self.told[rid].finish
+        assert reason is not None, f"{rid} has not ended"
+        return reason
+
+    def load(self) -> Any:
+        return self.scheduler.load_report(0)
+
+    def _emit(self, message: SchedulerMessage) -> None:
+        self.messages.append(message)
+        if isinstance(message, StepOutput):
+            for delta in message.deltas:
+                self._tell(delta)
+
+    def _tell(self, delta: TokenDelta) -> None:
+        told = self.told[delta.rid]
+        assert told.finish is None, f"{delta.rid}: news after its end"
+        assert not told.silenced, f"{delta.rid}: news after StopMatched"
+        told.tokens += delta.token_ids
+        assert delta.completion_tokens == len(told.tokens)
+        assert delta.prompt_tokens == len(told.prompt)
+        told.finish, told.last = delta.finish, delta

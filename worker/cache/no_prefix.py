@@ -1,0 +1,44 @@
+"""The prefix cache of --disable-radix-cache: finds nothing, keeps nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from worker.cache.prefix import NO_PAGES, CacheNode, PageIds, PrefixInsert, PrefixMatch
+
+
+class NoPrefixCache:
+    """Implements PrefixCache without sharing: every page stays its request's own."""
+
+    enabled = False
+    version = 0
+    evictable_tokens = 0
+    protected_tokens = 0
+
+    def __init__(self, page_size: int) -> None:
+        self.page_size = page_size
+        self._node: CacheNode = object()
+
+    def match_length(self, key: bytes, namespace: str | None) -> int:
+        return 0
+
+    def match(self, key: bytes, namespace: str | None) -> PrefixMatch:
+        return PrefixMatch(NO_PAGES, self._node)
+
+    def insert(self, key: bytes, pages: PageIds, namespace: str | None) -> PrefixInsert:
+        return PrefixInsert(NO_PAGES, 0, self._node)
+
+    def lock(self, node: CacheNode) -> None:
+        pass
+
+    def unlock(self, node: CacheNode) -> None:
+        pass
+
+    def evict(self, num_pages: int) -> PageIds:
+        return NO_PAGES
+
+    def reset(self) -> PageIds:
+        return NO_PAGES
+
+    def pages(self) -> Iterator[PageIds]:
+        return iter(())

@@ -1,0 +1,102 @@
+"""The seam between the scheduler and a prefix cache: which KV pages already hold the start of a prompt.
+
+Keys are token ids as little-endian int32 bytes; only whole pages are stored. A cached page belongs to the cache alone;
+a request that uses it holds a lock on the node where its prefix ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+PageIds = npt.NDArray[np.int32]
+
+TOKEN_BYTES = 4
+NO_PAGES: PageIds = np.empty(0, np.int32)
+
+
+class CacheNode(Protocol):
+    """Where a cached prefix ends. Opaque outside the cache; valid while locked."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """The longest cached prefix of a key: its pages in order, and the node to lock before anything is evicted."""
+
+    pages: PageIds
+    node: CacheNode
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixInsert:
+    """What became of inserted pages.
+
+    The cache already held the first `len(cached_pages)` pages (the caller keeps its own copies and should drop them in
+    favour of these). Pages from there up to `num_pages` now belong to the cache; the rest stay the caller's.
+    """
+
+    cached_pages: PageIds
+    num_pages: int
+    node: CacheNode
+
+
+class PrefixCache(Protocol):
+    """A map from token prefixes to KV pages. Namespaces never share pages."""
+
+    page_size: int
+
+    @property
+    def enabled(self) -> bool:
+        """False if nothing is ever found, so looking is wasted."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Changes whenever an answer of `match_length` may change."""
+        ...
+
+    @property
+    def evictable_tokens(self) -> int:
+        """Tokens in pages that no request uses."""
+        ...
+
+    @property
+    def protected_tokens(self) -> int:
+        """Tokens in pages under a lock."""
+        ...
+
+    def match_length(self, key: bytes, namespace: str | None) -> int:
+        """Tokens of the longest cached prefix. Changes nothing, not even what is evicted first."""
+        ...
+
+    def match(self, key: bytes, namespace: str | None) -> PrefixMatch:
+        """The longest cached prefix, marked as just used."""
+        ...
+
+    def insert(self, key: bytes, pages: PageIds, namespace: str | None) -> PrefixInsert:
+        """Store `pages` as the KV of `key`, whose length must be `len(pages)` pages."""
+        ...
+
+    def lock(self, node: CacheNode) -> None:
+        """Keep the pages from the root down to `node` from eviction until the matching `unlock`."""
+        ...
+
+    def unlock(self, node: CacheNode) -> None:
+        """Undo one `lock`."""
+        ...
+
+    def evict(self, num_pages: int) -> PageIds:
+        """Give up that many unlocked pages (all there are, if fewer), least recently used first. Returns them."""
+        ...
+
+    def reset(self) -> PageIds:
+        """Give up every page. Nothing may be locked."""
+        ...
+
+    def pages(self) -> Iterator[PageIds]:
+        """All pages held, in no order: for audits."""
+        ...

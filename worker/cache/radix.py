@@ -1,0 +1,228 @@
+"""Prefix cache as a radix tree over whole pages of token ids.
+
+A node holds a run of pages and the tokens in them; children are found by the bytes of their first page, so a lookup
+costs one dictionary access and one memory comparison per node, whatever the size of the cache.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import cast
+
+import numpy as np
+
+from worker.cache.prefix import NO_PAGES, TOKEN_BYTES, CacheNode, PageIds, PrefixInsert, PrefixMatch
+
+# Dictionary key of a child: its first page; below the root also the namespace.
+Edge = bytes | tuple[str | None, bytes]
+
+
+class RadixNode:
+    """A run of pages. `lock_ref` counts the locks at or below it; `queued`: it has an entry in the eviction heap."""
+
+    __slots__ = ("children", "edge", "key", "last_use", "lock_ref", "pages", "parent", "queued", "uid")
+
+    def __init__(self, uid: int, edge: Edge, key: bytes, pages: PageIds, parent: RadixNode | None) -> None:
+        self.uid = uid
+        self.edge = edge
+        self.key = key
+        self.pages = pages
+        self.parent = parent
+        self.children: dict[Edge, RadixNode] = {}
+        self.lock_ref = 0
+        self.last_use = 0
+        self.queued = False
+
+
+class RadixCache:
+    """Implements PrefixCache. Least recently used leaves go first; `last_use` counts accesses, not seconds, so that
+    replicas of the tree on several ranks stay equal."""
+
+    enabled = True
+
+    def __init__(self, page_size: int) -> None:
+        self.page_size = page_size
+        self._page_bytes = page_size * TOKEN_BYTES
+        self._version = 0
+        self._uses = 0
+        self._next_uid = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._root = self._new_node(b"", b"", NO_PAGES, None)
+        self._evictable_pages = 0
+        self._protected_pages = 0
+        # Entries (last_use when queued, uid, node), at most one per node. An entry may be out of date: `evict` drops it
+        # if the node is no unlocked leaf any more, and requeues it if the node was used since.
+        self._heap: list[tuple[int, int, RadixNode]] = []
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def evictable_tokens(self) -> int:
+        return self._evictable_pages * self.page_size
+
+    @property
+    def protected_tokens(self) -> int:
+        return self._protected_pages * self.page_size
+
+    def match_length(self, key: bytes, namespace: str | None) -> int:
+        path, inside = self._walk(key, namespace)
+        return (sum(len(node.pages) for node in path) + (inside[1] if inside else 0)) * self.page_size
+
+    def match(self, key: bytes, namespace: str | None) -> PrefixMatch:
+        path = self._exact_path(key, namespace)
+        pages = [node.pages for node in path]
+        return PrefixMatch(np.concatenate(pages) if pages else NO_PAGES, path[-1] if path else self._root)
+
+    def insert(self, key: bytes, pages: PageIds, namespace: str | None) -> PrefixInsert:
+        assert len(key) == len(pages) * self._page_bytes, "a key must have one whole page of tokens per page id"
+        path = self._exact_path(key, namespace)
+        cached = np.concatenate([node.pages for node in path]) if path else NO_PAGES
+        node = path[-1] if path else self._root
+        if len(cached) < len(pages):
+            rest = key[len(cached) * self._page_bytes :]
+            node = self._add_leaf(node, rest, pages[len(cached) :].copy(), namespace)
+        return PrefixInsert(cached, len(pages), node)
+
+    def lock(self, node: CacheNode) -> None:
+        for step in _to_root(cast(RadixNode, node)):
+            if step.lock_ref == 0:
+                self._evictable_pages -= len(step.pages)
+                self._protected_pages += len(step.pages)
+            step.lock_ref += 1
+
+    def unlock(self, node: CacheNode) -> None:
+        for step in _to_root(cast(RadixNode, node)):
+            assert step.lock_ref > 0, "unlocked more often than locked"
+            step.lock_ref -= 1
+            if step.lock_ref == 0:
+                self._protected_pages -= len(step.pages)
+                self._evictable_pages += len(step.pages)
+                self._queue_if_evictable(step)
+
+    def evict(self, num_pages: int) -> PageIds:
+        freed: list[PageIds] = []
+        missing = num_pages
+        while missing > 0 and self._heap:
+            last_use, uid, node = self._heap[0]
+            if node.lock_ref or node.children:
+                heapq.heappop(self._heap)
+                node.queued = False
+            elif node.last_use > last_use:
+                heapq.heapreplace(self._heap, (node.last_use, uid, node))
+            else:
+                freed.append(self._shrink(node, missing))
+                missing -= len(freed[-1])
+        if not freed:
+            return NO_PAGES
+        self._version += 1
+        return np.concatenate(freed)
+
+    def reset(self) -> PageIds:
+        assert self._protected_pages == 0, "reset while pages are in use"
+        pages = list(self.pages())
+        self._clear()
+        self._version += 1
+        return np.concatenate(pages) if pages else NO_PAGES
+
+    def pages(self) -> Iterator[PageIds]:
+        stack = [self._root]
+        while stack:
+            node = stack.pop()
+            stack.extend(node.children.values())
+            if len(node.pages):
+                yield node.pages
+
+    def _walk(self, key: bytes, namespace: str | None) -> tuple[list[RadixNode], tuple[RadixNode, int] | None]:
+        """Nodes that `key` covers whole, from the top, then the node it ends in the middle of with the pages shared."""
+        path: list[RadixNode] = []
+        children = self._root.children
+        offset, end = 0, len(key)
+        while offset + self._page_bytes <= end:
+            first_page = key[offset : offset + self._page_bytes]
+            child = children.get(first_page if path else (namespace, first_page))
+            if child is None:
+                break
+            if not key.startswith(child.key, offset):
+                return path, (child, self._shared_pages(child.key, key, offset))
+            path.append(child)
+            offset += len(child.key)
+            children = child.children
+        return path, None
+
+    def _exact_path(self, key: bytes, namespace: str | None) -> list[RadixNode]:
+        """The nodes of the longest cached prefix, split so that it ends on a node boundary, and marked as used."""
+        path, inside = self._walk(key, namespace)
+        if inside is not None:
+            path.append(self._split(*inside))
+        self._uses += 1
+        for node in path:
+            node.last_use = self._uses
+        return path
+
+    def _shared_pages(self, node_key: bytes, key: bytes, offset: int) -> int:
+        length = min(len(node_key), len(key) - offset) // TOKEN_BYTES
+        ours = np.frombuffer(node_key, np.int32, length)
+        theirs = np.frombuffer(key, np.int32, length, offset)
+        differs = ours != theirs
+        first = int(differs.argmax()) if length else 0
+        return (first if length and differs[first] else length) // self.page_size
+
+    def _split(self, lower: RadixNode, num_pages: int) -> RadixNode:
+        """Move the first `num_pages` pages of a node into a new parent of it. Locks on the node stay valid."""
+        cut = num_pages * self._page_bytes
+        parent = cast(RadixNode, lower.parent)
+        upper = self._new_node(lower.edge, lower.key[:cut], lower.pages[:num_pages].copy(), parent)
+        upper.lock_ref = lower.lock_ref
+        upper.last_use = lower.last_use
+        parent.children[upper.edge] = upper
+        lower.key, lower.pages, lower.parent = lower.key[cut:], lower.pages[num_pages:].copy(), upper
+        lower.edge = lower.key[: self._page_bytes]
+        upper.children[lower.edge] = lower
+        return upper
+
+    def _add_leaf(self, parent: RadixNode, key: bytes, pages: PageIds, namespace: str | None) -> RadixNode:
+        first_page = key[: self._page_bytes]
+        edge: Edge = (namespace, first_page) if parent is self._root else first_page
+        leaf = self._new_node(edge, key, pages, parent)
+        leaf.last_use = self._uses
+        parent.children[edge] = leaf
+        self._evictable_pages += len(pages)
+        self._version += 1
+        self._queue_if_evictable(leaf)
+        return leaf
+
+    def _shrink(self, leaf: RadixNode, num_pages: int) -> PageIds:
+        """Cut up to `num_pages` pages off the end of an unlocked leaf, at the top of the heap; drop it if none stay."""
+        keep = max(len(leaf.pages) - num_pages, 0)
+        pages = leaf.pages[keep:]
+        self._evictable_pages -= len(pages)
+        if keep:
+            leaf.pages, leaf.key = leaf.pages[:keep].copy(), leaf.key[: keep * self._page_bytes]
+            return pages
+        heapq.heappop(self._heap)
+        parent = cast(RadixNode, leaf.parent)
+        del parent.children[leaf.edge]
+        self._queue_if_evictable(parent)
+        return pages
+
+    def _queue_if_evictable(self, node: RadixNode) -> None:
+        if node.lock_ref == 0 and not node.children and not node.queued and node is not self._root:
+            node.queued = True
+            heapq.heappush(self._heap, (node.last_use, node.uid, node))
+
+    def _new_node(self, edge: Edge, key: bytes, pages: PageIds, parent: RadixNode | None) -> RadixNode:
+        self._next_uid += 1
+        return RadixNode(self._next_uid, edge, key, pages, parent)
+
+
+def _to_root(node: RadixNode) -> Iterator[RadixNode]:
+    """The node and its ancestors, without the root (which holds no pages)."""
+    step: RadixNode | None = node
+    while step is not None and step.parent is not None:
+        yield step
+        step = step.parent

@@ -1,0 +1,32 @@
+"""Numbers of the scheduling rules. They are SGLang's, under its names for them, because operators tune by those."""
+
+from __future__ import annotations
+
+# Share of its remaining output a running request is expected to need, at --schedule-conservativeness 1
+# (SGLANG_INIT_NEW_TOKEN_RATIO).
+INIT_NEW_TOKEN_RATIO = 0.7
+# Floor of that share, as a part of its start (SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR).
+MIN_NEW_TOKEN_RATIO_FACTOR = 0.14
+# Decode steps from start to floor (SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS).
+NEW_TOKEN_RATIO_DECAY_STEPS = 600
+# Decode steps a retraction makes room for (SGLANG_RETRACT_DECODE_STEPS).
+RETRACT_DECODE_STEPS = 20
+# Output tokens of one request that admission reserves at most (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION).
+CLIP_MAX_NEW_TOKENS = 4096
+# Waiting requests above which lpm falls back to fcfs, to bound the cost of matching.
+LPM_MAX_WAITING = 128
+# A request with at most this many cached tokens counts as cold for in-batch grouping
+# (IN_BATCH_PREFIX_CACHING_CHECK_THRESHOLD).
+IN_BATCH_CHECK_TOKENS = 32
+# Cold requests that share this many first tokens with one ahead of them wait for it to fill the cache
+# (IN_BATCH_PREFIX_CACHING_DEPRIORITIZE_THRESHOLD).
+IN_BATCH_SHARED_TOKENS = 32
+# Tokens between the longest prompt and the longest sequence (Scheduler.max_req_input_len).
+MIN_OUTPUT_ROOM_TOKENS = 5
+
+# Ours: later arrivals that lpm may let pass a waiting request before it goes first.
+LPM_MAX_OVERTAKEN = 64
+# Ours: prompt tokens a step computes without --chunked-prefill-size. A CPU computes tokens slowly, so its chunks are
+# short, or running requests would stall. A GPU gets what SGLang gives 60 to 160 GiB of memory.
+CPU_CHUNK_TOKENS = 512
+GPU_CHUNK_TOKENS = 8192

@@ -1,0 +1,252 @@
+"""The scheduler of one replica: messages in, one step at a time, messages out. Builds and joins its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from common.clock import Clock
+from worker.cache.no_prefix import NoPrefixCache
+from worker.cache.pool import KvPool
+from worker.cache.radix import RadixCache
+from worker.config import WorkerSettings
+from worker.engine.batch import ModelRunner, PendingStep, StepFailed
+from worker.ipc.messages import (
+    AbortAll,
+    AbortRequest,
+    CallReply,
+    FlushCache,
+    FrontendMessage,
+    GenerateRequest,
+    GetLoad,
+    LoadReport,
+    SchedulerMessage,
+    SchedulerReady,
+    Shutdown,
+    StopMatched,
+)
+from worker.scheduler.limits import resolve_limits
+from worker.scheduler.outbox import Outbox
+from worker.scheduler.planner import Plan, Planner
+from worker.scheduler.policy import make_policy
+from worker.scheduler.prefill import PrefillScheduler
+from worker.scheduler.queue import WaitingQueue
+from worker.scheduler.release import Lifecycle
+from worker.scheduler.request import Request
+from worker.scheduler.results import ResultHandler
+from worker.scheduler.retraction import Retraction
+from worker.scheduler.rows import RequestTable
+from worker.scheduler.stats import SchedulerStats, log_startup
+from worker.scheduler.token_ratio import NewTokenRatio
+
+QUEUE_FULL = "The request queue is full."
+ABORTED = "The request was aborted."
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    plan: Plan
+    pending: PendingStep
+
+
+class Scheduler:
+    """Owns the runner. `draw_seed` gives the seed of a request that has none; `emit` sends to the frontend.
+
+    With a runner that overlaps, step N+1 is launched before the results of step N are handled: pages and rows that N's
+    results free are given out again in step N+2 at the earliest, which the runner computes after N+1.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        runner: ModelRunner,
+        clock: Clock,
+        emit: Callable[[SchedulerMessage], None],
+        draw_seed: Callable[[], int],
+    ) -> None:
+        info = runner.info
+        self._runner = runner
+        self._clock = clock
+        self._emit = emit
+        self._draw_seed = draw_seed
+        self._max_queued_requests = settings.max_queued_requests
+        self._overlap = info.overlaps and not settings.disable_overlap_schedule
+        self._launched: _Launched | None = None
+        self._num_arrivals = 0
+        self.shut_down = False
+
+        self._limits = limits = resolve_limits(settings, info)
+        cache = NoPrefixCache(info.page_size) if settings.disable_radix_cache else RadixCache(info.page_size)
+        self._pool = pool = KvPool(info.num_pages, cache)
+        self._table = table = RequestTable(info.max_rows, limits.max_req_len, info.page_size)
+        self._waiting = waiting = WaitingQueue()
+        self._ratio = ratio = NewTokenRatio(settings.schedule_conservativeness)
+        self._stats = stats = SchedulerStats(clock, settings.decode_log_interval)
+        self._outbox = Outbox(emit)
+        self._lifecycle = lifecycle = Lifecycle(pool, table, waiting, self._outbox, stats)
+        policy = make_policy(settings.schedule_policy, cache)
+        prefill = PrefillScheduler(limits, pool, table, waiting, policy, ratio, stats, clock)
+        retraction = Retraction(pool, table, lifecycle, ratio, stats)
+        self._planner = Planner(pool, table, prefill, retraction, ratio, mixed=settings.enable_mixed_chunk)
+        self._results = ResultHandler(info, pool, table, waiting, lifecycle, self._outbox, stats)
+        log_startup(limits, info)
+
+    def handle(self, message: FrontendMessage) -> None:
+        """Take a message, between two steps."""
+        match message:
+            case GenerateRequest():
+                self._generate(message)
+            case AbortRequest(rid=rid):
+                self._abort(self._lifecycle.find(rid))
+            case StopMatched(rid=rid, num_output_tokens=num_output_tokens):
+                request = self._lifecycle.find(rid)
+                if request is not None:
+                    self._lifecycle.finish(request, num_output_tokens)
+            case AbortAll():
+                for request in self._lifecycle.all_live():
+                    self._abort(request)
+            case FlushCache(call_id=call_id):
+                self._flush_cache(call_id)
+            case GetLoad(call_id=call_id):
+                self._emit(self.load_report(call_id))
+            case Shutdown():
+                self.shut_down = True
+
+    def step(self) -> bool:
+        """Launch a step, handle a step's results, send the news. False when there was nothing to launch or handle."""
+        released = self._table.num_released
+        if self._launched is not None and self._planner.must_retract():
+            self._settle()
+        plan = self._planner.plan()
+        launched = self._launch(plan) if plan is not None else None
+        worked = plan is not None or self._launched is not None or self._table.num_released != released
+        if self._overlap:
+            self._settle()
+            self._launched = launched
+        else:
+            self._launched = launched
+            self._settle()
+        self._outbox.flush()
+        return worked
+
+    def on_idle(self) -> None:
+        """Nothing is left to do: check that nothing leaked, and forget what was learnt from past load."""
+        assert self.idle, f"{self._lifecycle.num_live} live requests, but nothing to compute"
+        self.check_pool()
+        self._ratio.reset()
+        self._stats.on_idle()
+
+    @property
+    def idle(self) -> bool:
+        """No request is live and no step in flight."""
+        return self._launched is None and not self._lifecycle.num_live
+
+    def check_pool(self) -> None:
+        """Raise AssertionError unless free + cached + used pages are the whole pool, and none is used when idle."""
+        self._pool.check(self._table.own_pages, idle=self.idle)
+
+    def ready_message(self) -> SchedulerReady:
+        """What the frontend must know before it takes requests."""
+        info, limits = self._runner.info, self._limits
+        return SchedulerReady(
+            vocab_size=info.vocab_size,
+            context_len=limits.context_len,
+            max_total_num_tokens=limits.max_total_num_tokens,
+            max_req_input_len=limits.max_req_input_len,
+            max_running_requests=limits.max_running_requests,
+            page_size=limits.page_size,
+            eos_token_ids=list(info.eos_token_ids),
+            device=info.device,
+            dtype=info.dtype,
+            weight_bytes=info.weight_bytes,
+            kv_pool_bytes=info.kv_bytes_per_token * limits.max_total_num_tokens,
+            architectures=list(info.architectures),
+        )
+
+    def load_report(self, call_id: int) -> LoadReport:
+        """State and counters now."""
+        pool, stats = self._pool, self._stats
+        return LoadReport(
+            call_id=call_id,
+            num_running_reqs=self._table.num_used_rows,
+            num_waiting_reqs=len(self._waiting),
+            num_used_tokens=pool.used_tokens,
+            num_evictable_tokens=pool.cache.evictable_tokens,
+            num_free_tokens=pool.free_tokens,
+            max_total_num_tokens=pool.total_tokens,
+            num_waiting_tokens=self._waiting.num_prompt_tokens,
+            token_usage=pool.usage,
+            gen_throughput=stats.gen_throughput,
+            cache_hit_rate=stats.cache_hit_rate,
+            new_token_ratio=self._ratio.value,
+            max_running_requests=self._limits.max_running_requests,
+            prompt_tokens_total=stats.prompt_tokens,
+            cached_tokens_total=stats.cached_tokens,
+            generation_tokens_total=stats.generation_tokens,
+            retracted_requests_total=stats.retracted_requests,
+            finished_requests_total=stats.finished_requests,
+            aborted_requests_total=stats.aborted_requests,
+            steps_total=stats.steps,
+        )
+
+    def _generate(self, message: GenerateRequest) -> None:
+        prompt_len = len(message.input_ids)
+        refusal = self._limits.refusal(prompt_len)
+        if refusal is not None:
+            self._refuse(message, 400, refusal)
+            return
+        if self._max_queued_requests is not None and len(self._waiting) >= self._max_queued_requests:
+            self._refuse(message, 503, QUEUE_FULL)
+            return
+        sampling = message.sampling
+        self._num_arrivals += 1
+        self._lifecycle.enqueue(
+            Request(
+                rid=message.rid,
+                prompt_key=np.array(message.input_ids, np.int32).tobytes(),
+                prompt_len=prompt_len,
+                sampling=sampling,
+                seed=self._draw_seed() if sampling.seed is None else sampling.seed,
+                namespace=message.extra_key,
+                max_new_tokens=self._limits.max_new_tokens(sampling.max_new_tokens, prompt_len),
+                arrival_s=self._clock.now_s(),
+                arrival_index=self._num_arrivals,
+            )
+        )
+
+    def _refuse(self, message: GenerateRequest, status: int, text: str) -> None:
+        self._stats.aborted_requests += 1
+        self._outbox.refuse(message.rid, len(message.input_ids), status, text)
+
+    def _abort(self, request: Request | None) -> None:
+        if request is not None:
+            self._lifecycle.abort(request, 200, ABORTED)
+
+    def _flush_cache(self, call_id: int) -> None:
+        if not self.idle:
+            message = "The prefix cache cannot be flushed while requests are running or waiting."
+            self._emit(CallReply(call_id=call_id, ok=False, message=message))
+            return
+        self._pool.flush()
+        self._emit(CallReply(call_id=call_id, ok=True))
+
+    def _launch(self, plan: Plan) -> _Launched | None:
+        try:
+            return _Launched(plan, self._runner.launch(plan.batch))
+        except StepFailed as fault:
+            self._results.fail(plan, fault)
+            return None
+
+    def _settle(self) -> None:
+        """Handle the results of the step in flight, if any."""
+        launched, self._launched = self._launched, None
+        if launched is None:
+            return
+        try:
+            result = launched.pending.result()
+        except StepFailed as fault:
+            self._results.fail(launched.plan, fault)
+            return
+        self._results.handle(launched.plan, result)

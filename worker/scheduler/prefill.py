@@ -1,0 +1,185 @@
+"""Chooses the prompts, or chunks of them, that a step computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from common.clock import Clock
+from worker.cache.pool import KvPool
+from worker.cache.prefix import TOKEN_BYTES, PrefixMatch
+from worker.engine.batch import RowAdmission
+from worker.scheduler.admission import PrefillBudget, Verdict, running_reservation
+from worker.scheduler.limits import Limits
+from worker.scheduler.policy import QueuePolicy
+from worker.scheduler.queue import WaitingQueue
+from worker.scheduler.request import Request, RequestStatus
+from worker.scheduler.rows import RequestTable
+from worker.scheduler.stats import SchedulerStats
+from worker.scheduler.token_ratio import NewTokenRatio
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillChunk:
+    """Tokens start .. start + length - 1 of a request's fill ids, computed in one step."""
+
+    request: Request
+    start: int
+    length: int
+    admission: RowAdmission | None  # with the first chunk
+
+    @property
+    def last(self) -> bool:
+        """The prompt is complete with it, so it samples."""
+        return self.start + self.length == self.request.fill_len
+
+
+class PrefillScheduler:
+    """Admits waiting requests within the budgets; remembers the one request whose prompt is partly computed."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        pool: KvPool,
+        table: RequestTable,
+        waiting: WaitingQueue,
+        policy: QueuePolicy,
+        ratio: NewTokenRatio,
+        stats: SchedulerStats,
+        clock: Clock,
+    ) -> None:
+        self._limits = limits
+        self._pool = pool
+        self._table = table
+        self._waiting = waiting
+        self._policy = policy
+        self._ratio = ratio
+        self._stats = stats
+        self._clock = clock
+        self._chunked: Request | None = None
+        self._starting: list[Request] = []
+        self._full_since = -1
+
+    @property
+    def chunked(self) -> Request | None:
+        """The request in the middle of its prompt, if any."""
+        chunked = self._chunked
+        return chunked if chunked is not None and chunked.status is RequestStatus.PREFILLING else None
+
+    def schedule(self, num_decodes: int) -> list[PrefillChunk]:
+        """Chunks for a step that also computes `num_decodes` decodes, whose pages are already allocated."""
+        chunks: list[PrefillChunk] = []
+        full = self._full_since == self._table.num_released or not len(self._waiting)
+        if self.chunked is not None or not full:
+            self._fill(self._budget(num_decodes), chunks, full)
+        self._starting = [chunk.request for chunk in chunks]
+        return chunks
+
+    def _fill(self, budget: PrefillBudget, chunks: list[PrefillChunk], full: bool) -> None:
+        num_running = int(self._table.decoding.sum())
+        chunked = self.chunked
+        if chunked is not None:
+            self._continue(chunked, budget, chunks)
+            full = full or not (chunks and chunks[0].last)
+        if not full:
+            self._admit(budget, chunks)
+        for chunk in chunks:
+            self._launch(chunk)
+        if chunks:
+            self._count(chunks, num_running)
+
+    def _continue(self, request: Request, budget: PrefillBudget, chunks: list[PrefillChunk]) -> None:
+        start = int(self._table.seq_len[request.row])
+        tokens = budget.take_next_chunk(request.fill_len - start, request.remaining_new_tokens)
+        if tokens:
+            chunks.append(PrefillChunk(request, start, tokens, None))
+
+    def _admit(self, budget: PrefillBudget, chunks: list[PrefillChunk]) -> None:
+        verdict = budget.state()
+        admitted: list[Request] = []
+        for request in self._policy.order(self._waiting, self._starting):
+            if self._table.num_used_rows >= self._limits.max_running_requests:
+                verdict = Verdict.NO_TOKEN
+            if verdict is not Verdict.CONTINUE:
+                break
+            verdict, chunk = self._try_admit(request, budget)
+            if chunk is not None:
+                chunks.append(chunk)
+                admitted.append(request)
+        if verdict is Verdict.NO_TOKEN:
+            self._full_since = self._table.num_released
+        for request in admitted:
+            self._waiting.remove(request)
+        self._policy.on_admitted(admitted, self._waiting)
+
+    def _try_admit(self, request: Request, budget: PrefillBudget) -> tuple[Verdict, PrefillChunk | None]:
+        """Give a request a row and a chunk if the budget has room for it. Also: whether anyone may follow."""
+        cache = self._pool.cache
+        match = cache.match(request.fill_key[:-TOKEN_BYTES], request.namespace)  # its last token is always computed
+        start = len(match.pages) * self._pool.page_size
+        extend = request.fill_len - start
+        verdict = budget.verdict(extend, request.remaining_new_tokens)
+        if verdict is not Verdict.CONTINUE:
+            return verdict, None
+        cache.lock(match.node)
+        if not budget.fits_pool(extend, request.remaining_new_tokens):
+            cache.unlock(match.node)
+            return Verdict.NO_TOKEN, None
+        tokens = budget.take(extend, request.remaining_new_tokens)
+        if not tokens:
+            cache.unlock(match.node)
+            return Verdict.OTHER, None
+        self._enter_pool(request, match)
+        outputs = tuple(request.output_ids)
+        chunk = PrefillChunk(request, start, tokens, RowAdmission(request.row, request.sampling, request.seed, outputs))
+        return (budget.state() if chunk.last else Verdict.OTHER), chunk
+
+    def _enter_pool(self, request: Request, match: PrefixMatch) -> None:
+        table, start = self._table, len(match.pages) * self._pool.page_size
+        row = table.acquire(request)
+        table.set_pages(row, 0, match.pages)
+        table.shared_pages[row] = len(match.pages)
+        table.seq_len[row] = table.computed_len[row] = start
+        request.node = match.node
+        request.move_to(RequestStatus.PREFILLING)
+        if not request.admitted:
+            request.admitted = True
+            request.queue_time_s = self._clock.now_s() - request.arrival_s
+            request.cached_tokens = start
+            self._stats.prompt_tokens += request.prompt_len
+            self._stats.cached_tokens += start
+
+    def _launch(self, chunk: PrefillChunk) -> None:
+        table, row = self._table, chunk.request.row
+        end = chunk.start + chunk.length
+        table.set_pages(row, int(table.num_pages[row]), self._pool.alloc(table.pages_missing(row, end)))
+        table.seq_len[row] = end
+        if chunk.last:
+            table.decoding[row] = True
+            table.num_launched[row] += 1
+            chunk.request.move_to(RequestStatus.RUNNING)
+        else:
+            self._chunked = chunk.request
+
+    def _count(self, chunks: list[PrefillChunk], num_running: int) -> None:
+        self._stats.on_prefill(
+            new_seqs=len(chunks),
+            new_tokens=sum(chunk.length for chunk in chunks),
+            cached_tokens=sum(chunk.start for chunk in chunks if chunk.admission is not None),
+            usage=self._pool.usage,
+            running=num_running,
+            queued=len(self._waiting),
+        )
+
+    def _budget(self, num_decodes: int) -> PrefillBudget:
+        table = self._table
+        rows = np.flatnonzero(table.decoding)
+        return PrefillBudget(
+            page_size=self._limits.page_size,
+            available_tokens=lambda: self._pool.available_tokens,
+            reserved_tokens=running_reservation(table.max_new[rows] - table.num_launched[rows], self._ratio.value),
+            max_prefill_tokens=self._limits.max_prefill_tokens,
+            chunk_tokens=self._limits.chunked_prefill_size,
+            mixed_decode_tokens=num_decodes,
+        )

@@ -1,0 +1,96 @@
+"""One request's live state in the scheduler, and the table of its legal states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+import numpy as np
+
+from worker.cache.prefix import TOKEN_BYTES, CacheNode
+from worker.engine.batch import Int32s
+from worker.sampling_params import SamplingParams
+
+NO_ROW = -1
+
+
+class RequestStatus(Enum):
+    """Where a request is. PREFILLING: a part of its prompt is computed; RUNNING: all of it is, or is being computed."""
+
+    WAITING = auto()
+    PREFILLING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+    ABORTED = auto()
+
+
+_LEGAL: dict[RequestStatus, frozenset[RequestStatus]] = {
+    RequestStatus.WAITING: frozenset({RequestStatus.PREFILLING, RequestStatus.FINISHED, RequestStatus.ABORTED}),
+    RequestStatus.PREFILLING: frozenset(
+        {RequestStatus.RUNNING, RequestStatus.WAITING, RequestStatus.FINISHED, RequestStatus.ABORTED}
+    ),
+    RequestStatus.RUNNING: frozenset({RequestStatus.WAITING, RequestStatus.FINISHED, RequestStatus.ABORTED}),
+    RequestStatus.FINISHED: frozenset(),
+    RequestStatus.ABORTED: frozenset(),
+}
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """A sequence from arrival to its end. Counters that change every step live in the request table, by row."""
+
+    rid: str
+    prompt_key: bytes  # prompt token ids as int32 bytes
+    prompt_len: int
+    sampling: SamplingParams
+    seed: int
+    namespace: str | None  # of the prefix cache
+    max_new_tokens: int  # resolved
+    arrival_s: float
+    arrival_index: int  # counts arrivals
+    status: RequestStatus = RequestStatus.WAITING
+    row: int = NO_ROW
+    node: CacheNode | None = None  # locked in the prefix cache, while the request has a row
+    output_ids: list[int] = field(default_factory=list)
+    fill_key: bytes = field(init=False)  # what prefill must compute: prompt, and outputs before a retraction
+    admitted: bool = False
+    cached_tokens: int = 0  # found in the prefix cache at first admission
+    queue_time_s: float = 0.0
+    num_retractions: int = 0
+    overtaken: int = 0  # later arrivals admitted while this one waited
+    match_version: int = -1  # version of the prefix cache that `match_tokens` is true for
+    match_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.fill_key = self.prompt_key
+
+    @property
+    def fill_ids(self) -> Int32s:
+        return np.frombuffer(self.fill_key, np.int32)
+
+    @property
+    def fill_len(self) -> int:
+        return len(self.fill_key) // TOKEN_BYTES
+
+    @property
+    def remaining_new_tokens(self) -> int:
+        """Outputs still allowed."""
+        return self.max_new_tokens - len(self.output_ids)
+
+    def move_to(self, status: RequestStatus) -> None:
+        """Change state. An illegal transition is an AssertionError."""
+        assert status in _LEGAL[self.status], f"{self.rid}: {self.status.name} -> {status.name}"
+        self.status = status
+
+    def key_of(self, num_tokens: int) -> bytes:
+        """The first `num_tokens` tokens of prompt and outputs, as int32 bytes."""
+        wanted = num_tokens - self.prompt_len
+        if wanted <= 0:
+            return self.prompt_key[: TOKEN_BYTES * num_tokens]
+        return self.prompt_key + np.array(self.output_ids[:wanted], np.int32).tobytes()
+
+    def refill(self) -> None:
+        """Start over after a retraction: prefill must compute the outputs too."""
+        self.fill_key = self.key_of(self.prompt_len + len(self.output_ids))
+        self.match_version = -1
+        self.num_retractions += 1

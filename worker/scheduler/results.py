@@ -1,0 +1,104 @@
+"""What happens when a step is done: tokens to their requests, stop checks, prompts into the prefix cache."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from worker.cache.pool import KvPool
+from worker.engine.batch import RunnerInfo, StepFailed, StepResult
+from worker.ipc.messages import FinishReason
+from worker.scheduler.outbox import Outbox
+from worker.scheduler.planner import Plan
+from worker.scheduler.queue import WaitingQueue
+from worker.scheduler.release import Lifecycle
+from worker.scheduler.request import Request
+from worker.scheduler.rows import Int64s, RequestTable
+from worker.scheduler.stats import SchedulerStats
+
+OUT_OF_VOCABULARY = "The model produced the token id {token}, which is outside its vocabulary; its output is unusable."
+STEP_FAILED = "The step that computed this request failed: {fault}"
+_LENGTH = FinishReason(kind="length")
+
+
+class ResultHandler:
+    """Applies results in launch order. Rows whose request has left meanwhile are skipped."""
+
+    def __init__(
+        self,
+        info: RunnerInfo,
+        pool: KvPool,
+        table: RequestTable,
+        waiting: WaitingQueue,
+        lifecycle: Lifecycle,
+        outbox: Outbox,
+        stats: SchedulerStats,
+    ) -> None:
+        self._pool = pool
+        self._table = table
+        self._waiting = waiting
+        self._lifecycle = lifecycle
+        self._outbox = outbox
+        self._stats = stats
+        self._vocab_size = info.vocab_size
+        self._is_eos = np.zeros(info.vocab_size, np.bool_)
+        self._is_eos[list(info.eos_token_ids)] = True
+
+    def handle(self, plan: Plan, result: StepResult) -> None:
+        """A step succeeded."""
+        batch, table = plan.batch, self._table
+        live = table.live(batch.rows, plan.epochs)
+        rows = batch.rows[live].astype(np.int64)
+        table.computed_len[rows] = batch.seq_lens[live]
+        for index in range(batch.num_decode, len(batch.rows)):
+            if live[index]:
+                self._lifecycle.cache_prefix(int(batch.rows[index]), int(batch.seq_lens[index]))
+        sampled = live & batch.samples
+        self._append(batch.rows[sampled].astype(np.int64), result.token_ids[sampled])
+        self._stats.steps += 1
+        if batch.num_decode:
+            self._stats.on_decode(
+                running=int(table.decoding.sum()),
+                used_tokens=self._pool.used_tokens,
+                usage=self._pool.usage,
+                cuda_graph=result.cuda_graph,
+                queued=len(self._waiting),
+            )
+
+    def fail(self, plan: Plan, fault: StepFailed) -> None:
+        """A step failed: its requests end, everyone else goes on."""
+        table = self._table
+        live = table.live(plan.batch.rows, plan.epochs)
+        for request in table.requests(plan.batch.rows[live]):
+            self._lifecycle.abort(request, 503, STEP_FAILED.format(fault=fault))
+        # Whether the runner applied them is not known.
+        table.rewrite(plan.batch.page_writes)
+
+    def _append(self, rows: Int64s, token_ids: npt.NDArray[np.int32]) -> None:
+        """One new token for the request of each row."""
+        table = self._table
+        usable = (token_ids >= 0) & (token_ids < self._vocab_size)
+        table.num_outputs[rows] += usable
+        self._stats.on_tokens(int(usable.sum()))
+        may_end = ~usable | (table.num_outputs[rows] >= table.max_new[rows]) | table.has_stop_ids[rows]
+        may_end |= self._is_eos[np.where(usable, token_ids, 0)] & ~table.ignore_eos[rows]
+        for request, token, look in zip(table.requests(rows), token_ids.tolist(), may_end.tolist(), strict=True):
+            if look and not 0 <= token < self._vocab_size:
+                self._lifecycle.abort(request, 500, OUT_OF_VOCABULARY.format(token=token))
+                continue
+            request.output_ids.append(token)
+            reason = self._end_of(request, token) if look else None
+            self._outbox.add(request, [token], reason)
+            if reason is not None:
+                self._lifecycle.finish(request, len(request.output_ids))
+
+    def _end_of(self, request: Request, token: int) -> FinishReason | None:
+        """Why a request ends with its newest token, if it does: length goes before stop tokens."""
+        sampling = request.sampling
+        if request.remaining_new_tokens <= 0:
+            return _LENGTH
+        if len(request.output_ids) <= sampling.min_new_tokens:
+            return None
+        if token in sampling.stop_token_ids or (self._is_eos[token] and not sampling.ignore_eos):
+            return FinishReason(kind="stop", matched=token)
+        return None

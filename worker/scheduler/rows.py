@@ -1,0 +1,144 @@
+"""The request table: one row for each request in the KV pool, with its pages and counters as arrays by row.
+
+The runner keeps a copy of the pages on its device; every change here is logged as a write that the next step carries.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from worker.cache.prefix import PageIds
+from worker.engine.batch import Bools, Int32s
+from worker.scheduler.request import NO_ROW, Request
+
+Int64s = npt.NDArray[np.int64]
+
+
+class RequestTable:
+    """Rows 0..max_rows-1. All counters are int64 [max_rows]; those of a free row mean nothing."""
+
+    def __init__(self, max_rows: int, max_tokens: int, page_size: int) -> None:
+        self.page_size = page_size
+        # Untouched rows cost no memory: the system maps zero pages on first write.
+        self._pages = np.zeros((max_rows, -(-max_tokens // page_size)), np.int32)
+        self._writes: list[Int32s] = []
+        self._free = list(range(max_rows - 1, -1, -1))
+        self._requests: list[Request | None] = [None] * max_rows
+        self.num_released = 0
+        # Grows when a row is released: tells a step's request from a later one in the same row.
+        self.epoch = np.zeros(max_rows, np.int64)
+        self.in_use = np.zeros(max_rows, np.bool_)
+        self.decoding = np.zeros(max_rows, np.bool_)  # its last prefill chunk is launched
+        self.num_pages = np.zeros(max_rows, np.int64)
+        self.shared_pages = np.zeros(max_rows, np.int64)  # the first ones, which belong to the prefix cache
+        self.seq_len = np.zeros(max_rows, np.int64)  # tokens in the KV cache once launched steps are done
+        self.computed_len = np.zeros(max_rows, np.int64)  # of these, tokens of steps known to have succeeded
+        self.num_launched = np.zeros(max_rows, np.int64)  # outputs, once launched steps are done
+        self.num_outputs = np.zeros(max_rows, np.int64)  # outputs known
+        self.prompt_len = np.zeros(max_rows, np.int64)
+        self.max_new = np.zeros(max_rows, np.int64)
+        self.min_new = np.zeros(max_rows, np.int64)
+        self.ignore_eos = np.zeros(max_rows, np.bool_)
+        self.has_stop_ids = np.zeros(max_rows, np.bool_)
+
+    @property
+    def num_free_rows(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_used_rows(self) -> int:
+        return len(self._requests) - len(self._free)
+
+    @property
+    def own_pages(self) -> int:
+        """Pages of requests that are not the prefix cache's."""
+        return int((self.num_pages - self.shared_pages)[self.in_use].sum())
+
+    def request(self, row: int) -> Request:
+        """The request in a used row."""
+        request = self._requests[row]
+        assert request is not None, f"row {row} is free"
+        return request
+
+    def requests(self, rows: npt.NDArray[np.integer]) -> list[Request]:
+        """The requests in used rows, in order."""
+        return [self.request(row) for row in rows.tolist()]
+
+    def used_rows(self) -> Int64s:
+        return np.flatnonzero(self.in_use)
+
+    def decodable_rows(self) -> Int64s:
+        """Rows whose next step is a decode: prefill launched, and not all allowed outputs launched yet."""
+        return np.flatnonzero(self.decoding & (self.num_launched < self.max_new))
+
+    def live(self, rows: Int32s, epochs: Int64s) -> Bools:
+        """Which rows still hold the request they held at these epochs."""
+        return np.equal(self.epoch[rows], epochs)
+
+    def acquire(self, request: Request) -> int:
+        """Give a request a row."""
+        row = self._free.pop()
+        request.row = row
+        self._requests[row] = request
+        self.in_use[row] = True
+        self.num_pages[row] = self.shared_pages[row] = 0
+        self.seq_len[row] = self.computed_len[row] = 0
+        self.num_launched[row] = self.num_outputs[row] = len(request.output_ids)
+        self.prompt_len[row] = request.prompt_len
+        self.max_new[row] = request.max_new_tokens
+        self.min_new[row] = request.sampling.min_new_tokens
+        self.ignore_eos[row] = request.sampling.ignore_eos
+        self.has_stop_ids[row] = bool(request.sampling.stop_token_ids)
+        return row
+
+    def release(self, request: Request) -> None:
+        """Take a request's row back. What happens to its pages is the caller's business."""
+        row = request.row
+        assert self._requests[row] is request, f"row {row} is not {request.rid}'s"
+        request.row = NO_ROW
+        self._requests[row] = None
+        self._free.append(row)
+        self.in_use[row] = self.decoding[row] = False
+        self.epoch[row] += 1
+        self.num_released += 1
+
+    def pages_of(self, row: int) -> PageIds:
+        """The pages of a row, in order; a view."""
+        return self._pages[row, : self.num_pages[row]]
+
+    def pages_missing(self, row: int, num_tokens: int) -> int:
+        """Pages a row needs on top of its own to hold `num_tokens` tokens."""
+        return int(-(-num_tokens // self.page_size) - self.num_pages[row])
+
+    def set_pages(self, row: int, start: int, pages: PageIds) -> None:
+        """Replace or append the pages from index `start` on."""
+        self._pages[row, start : start + len(pages)] = pages
+        self.num_pages[row] = max(int(self.num_pages[row]), start + len(pages))
+        index = np.arange(start, start + len(pages), dtype=np.int32)
+        self._log(np.full(len(pages), row, np.int32), index, pages)
+
+    def rows_opening_page(self, rows: Int64s) -> Int64s:
+        """Those of `rows` whose next token needs a new page."""
+        return np.compress(self.seq_len[rows] == self.num_pages[rows] * self.page_size, rows)
+
+    def append_page(self, rows: Int64s, pages: PageIds) -> None:
+        """One more page for each row."""
+        index = self.num_pages[rows]
+        self._pages[rows, index] = pages
+        self.num_pages[rows] += 1
+        self._log(rows.astype(np.int32), index.astype(np.int32), pages)
+
+    def take_writes(self) -> Int32s:
+        """Writes since the last call, in order. int32 [W, 3] of (row, index, page)."""
+        writes = self._writes
+        self._writes = []
+        return np.concatenate(writes) if writes else np.empty((0, 3), np.int32)
+
+    def rewrite(self, writes: Int32s) -> None:
+        """Send the entries touched by `writes` again, as they are now: the step that carried them failed."""
+        self._writes.append(np.column_stack((writes[:, :2], self._pages[writes[:, 0], writes[:, 1]])))
+
+    def _log(self, rows: Int32s, index: Int32s, pages: PageIds) -> None:
+        if len(pages):
+            self._writes.append(np.column_stack((rows, index, pages)))
