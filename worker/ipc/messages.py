@@ -133,6 +133,13 @@ class CallReply(msgspec.Struct, frozen=True, kw_only=True, tag="reply"):
     message: str = ""
 
 
+class ModelFound(msgspec.Struct, frozen=True, kw_only=True, tag="model_found"):
+    """Sent once, before the weights are loaded: the directory with the model, so that the frontend can load its
+    tokenizer meanwhile. Converting or downloading, if needed, is done by then."""
+
+    path: str
+
+
 class SchedulerReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """Sent once, when the model is loaded: what the frontend needs to validate requests."""
 
@@ -157,4 +164,4 @@ class SchedulerFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     user_fault: bool
 
 
-SchedulerMessage = StepOutput | LoadReport | CallReply | SchedulerReady | SchedulerFailed
+SchedulerMessage = StepOutput | LoadReport | CallReply | ModelFound | SchedulerReady | SchedulerFailed

@@ -1,0 +1,103 @@
+"""One sequence being answered: its text and tokens so far, its numbers, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from worker.ipc.messages import FinishReason, GenerateRequest, TokenDelta
+from worker.server.errors import RequestFault
+from worker.server.text import TextPipeline
+
+
+@dataclass(slots=True)
+class Answer:
+    """Live state of one sequence. `take` is fed by whoever receives the scheduler's news, nobody else changes it."""
+
+    request: GenerateRequest
+    index: int  # among the sequences of its client request
+    pipeline: TextPipeline
+    started_s: float
+    parts: list[str] = field(default_factory=list)  # the text in the pieces it came in
+    output_ids: list[int] = field(default_factory=list)
+    finish: FinishReason | None = None
+    last: TokenDelta | None = None  # latest news
+    last_s: float = 0.0
+    read_parts: int = 0  # how much its reader has had
+    read_tokens: int = 0
+
+    @property
+    def text(self) -> str:
+        """All of it so far."""
+        return "".join(self.parts)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.request.input_ids)
+
+    @property
+    def cached_tokens(self) -> int:
+        return self.last.cached_tokens if self.last is not None else 0
+
+    @property
+    def unread_tokens(self) -> int:
+        return len(self.output_ids) - self.read_tokens
+
+    def take(self, delta: TokenDelta, now_s: float) -> None:
+        """Add news. A stop string in it ends the answer before the tokens behind it."""
+        piece = self.pipeline.push(delta.token_ids, delta.finish)
+        if piece.text:
+            self.parts.append(piece.text)
+        self.output_ids += delta.token_ids[: piece.num_tokens]
+        self.finish = piece.finish
+        self.last = delta
+        self.last_s = now_s
+
+    def abort(self, status: int, message: str) -> None:
+        """End it from our side."""
+        self.finish = FinishReason(kind="abort", status=status, message=message)
+
+    def read_new_text(self) -> str:
+        """The text that nobody has read yet."""
+        new = "".join(self.parts[self.read_parts :])
+        self.read_parts = len(self.parts)
+        self.read_tokens = len(self.output_ids)
+        return new
+
+    def fault(self) -> RequestFault | None:
+        """What an aborted answer tells its client."""
+        if self.finish is None or self.finish.kind != "abort":
+            return None
+        status = self.finish.status if self.finish.status >= 400 else 500
+        return RequestFault(status, self.finish.message or "The request was aborted.")
+
+    def meta_info(self, now_s: float) -> dict[str, object]:
+        """SGLang's meta_info of a native answer."""
+        info: dict[str, object] = {
+            "id": self.request.rid,
+            "finish_reason": finish_object(self.finish, len(self.output_ids)),
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": len(self.output_ids),
+            "cached_tokens": self.cached_tokens,
+            "num_retractions": self.last.num_retractions if self.last is not None else 0,
+        }
+        if self.finish is not None:
+            info["e2e_latency"] = now_s - self.started_s
+            info["queue_time"] = self.last.queue_time_s if self.last is not None else 0.0
+        return info
+
+
+def finish_object(finish: FinishReason | None, completion_tokens: int) -> dict[str, object] | None:
+    """SGLang's finish_reason object; None while the answer goes on."""
+    if finish is None:
+        return None
+    if finish.kind == "stop":
+        return {"type": "stop", "matched": finish.matched}
+    if finish.kind == "length":
+        return {"type": "length", "length": completion_tokens}
+    return {"type": "abort", "message": finish.message, "status_code": finish.status}
+
+
+def first_fault(answers: Sequence[Answer]) -> RequestFault | None:
+    """The fault of the first answer that has one."""
+    return next((fault for answer in answers if (fault := answer.fault()) is not None), None)

@@ -1,0 +1,74 @@
+"""The kinds of request fields: bounded, strict about types, and clear about what this server does not do."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 256  # of one stop string; this much answer may be held back
+MAX_STOP_TOKEN_IDS = 64
+MAX_PROMPTS = 1024  # prompts x n of one request
+MAX_N = 128
+MAX_ID_CHARS = 256
+MAX_MESSAGES = 10_000
+MAX_TOKENS = 2**31 - 1  # numbers of tokens stay 32-bit
+
+SEED_RANGE = 2**63
+
+
+class Body(BaseModel):
+    """Base of request bodies: types are not coerced, null means default, unknown fields are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, protected_namespaces=())
+
+
+def unbuilt(*neutral: Any) -> AfterValidator:
+    """Marks a field that clients may send but this server does not serve: null and `neutral` values pass."""
+
+    def refuse(value: Any) -> None:
+        if value is not None and value not in neutral:
+            raise ValueError("this server does not support it")
+
+    return AfterValidator(refuse)
+
+
+Unbuilt = Annotated[Any, unbuilt(False, [], {}, "")]
+
+
+def _as_stop_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _usable_stops(value: list[str] | None) -> list[str] | None:
+    if any(not 0 < len(text) <= MAX_STOP_CHARS for text in value or ()):
+        raise ValueError(f"a stop string has 1 to {MAX_STOP_CHARS} characters")
+    return value
+
+
+def _top_k(value: int | None) -> int | None:
+    if value is not None and value != -1 and value < 1:
+        raise ValueError("must be -1 (all tokens) or at least 1")
+    return value
+
+
+Temperature = Annotated[float | None, Field(ge=0, allow_inf_nan=False)]
+TopP = Annotated[float | None, Field(gt=0, le=1)]
+TopK = Annotated[int | None, Field(le=MAX_TOKENS), AfterValidator(_top_k)]
+MinP = Annotated[float | None, Field(ge=0, le=1)]
+Penalty = Annotated[float | None, Field(ge=-2, le=2)]
+RepetitionPenalty = Annotated[float | None, Field(gt=0, le=2)]
+NumNewTokens = Annotated[int | None, Field(ge=1, le=MAX_TOKENS)]
+MinNewTokens = Annotated[int | None, Field(ge=0, le=MAX_TOKENS)]
+Stop = Annotated[
+    list[str] | None,
+    Field(max_length=MAX_STOP_STRINGS),
+    BeforeValidator(_as_stop_list),
+    AfterValidator(_usable_stops),
+]
+StopTokenIds = Annotated[list[int] | None, Field(max_length=MAX_STOP_TOKEN_IDS)]
+Seed = Annotated[int | None, Field(ge=-SEED_RANGE, lt=SEED_RANGE)]
+Count = Annotated[int | None, Field(ge=1, le=MAX_N)]
+Identifier = Annotated[str | None, Field(min_length=1, max_length=MAX_ID_CHARS)]
+Priority = Annotated[int | None, Field(ge=-(2**31), lt=2**31)]

@@ -1,0 +1,128 @@
+"""Bodies in, events out, and noticing at once that a client has left. Built on ASGI's three callables."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+import orjson
+from fastapi import Request, Response
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from worker.server.errors import RequestFault, from_validation
+
+B = TypeVar("B", bound=BaseModel)
+
+REQUEST_ID = "x-request-id"
+_USABLE_ID = re.compile(r"[\x21-\x7e]{1,256}")
+_JSON = re.compile(r"application/([\w.+-]+\+)?json\b", re.IGNORECASE)
+
+DONE = b"data: [DONE]\n\n"
+
+
+async def read_body(request: Request, model: type[B], max_bytes: int, *, empty: B | None = None) -> B:
+    """The request's body as a `model`; `empty` stands for an empty body. Raises RequestFault: 413, or 400."""
+    content_type = request.headers.get("content-type")
+    if content_type is not None and not _JSON.match(content_type):
+        raise RequestFault(400, f"The body must be JSON, with content-type application/json, not {content_type[:100]}.")
+    raw = await _read_bytes(request, max_bytes)
+    if empty is not None and not raw.strip():
+        return empty
+    try:
+        return model.model_validate_json(raw)
+    except ValidationError as error:
+        raise from_validation(error) from None
+
+
+async def _read_bytes(request: Request, max_bytes: int) -> bytes:
+    fault = RequestFault(413, f"The body is larger than {max_bytes} bytes.")
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise fault
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > max_bytes:
+                raise fault
+            chunks.append(chunk)
+    except ClientDisconnect:
+        raise RequestFault(400, "The client left before its body was complete.") from None
+    return b"".join(chunks)
+
+
+class JsonAnswer(Response):
+    """A JSON body."""
+
+    media_type = "application/json"
+
+    def render(self, content: object) -> bytes:
+        """Bytes of anything orjson takes."""
+        return orjson.dumps(content)
+
+
+def event(content: object) -> bytes:
+    """One server-sent event."""
+    return b"data: " + orjson.dumps(content) + b"\n\n"
+
+
+class DisconnectWatch:
+    """Calls `on_leave` as soon as the client has left. Start it when the body has been read; `close` ends it."""
+
+    def __init__(self, request: Request, on_leave: Callable[[], None]) -> None:
+        self._task = asyncio.create_task(self._watch(request.receive, on_leave))
+
+    async def _watch(self, receive: Receive, on_leave: Callable[[], None]) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        on_leave()
+
+    def close(self) -> None:
+        """Stop watching. ASGI servers report a disconnect after a normal end too, so close it before the last byte."""
+        self._task.cancel()
+
+
+class EventStream(Response):
+    """Sends events as they come, one write each; `close` is called however it ends."""
+
+    def __init__(self, events: AsyncIterator[bytes], close: Callable[[], None]) -> None:
+        super().__init__(None, 200, {"cache-control": "no-cache", "x-accel-buffering": "no"}, "text/event-stream")
+        del self.headers["content-length"]
+        self._events = events
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for chunk in self._events:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._close()
+
+
+class RequestIds:
+    """ASGI middleware: takes the client's x-request-id, or makes one, and echoes it on the answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        given = Headers(scope=scope).get(REQUEST_ID, "")
+        request_id = given if _USABLE_ID.fullmatch(given) else uuid.uuid4().hex
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[REQUEST_ID] = request_id
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)

@@ -1,0 +1,47 @@
+"""Where a replica is in its life, and the table of legal moves."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from worker.server.errors import RequestFault
+
+
+class ReplicaState(Enum):
+    """STARTING: the model loads. DRAINING: running requests may finish, new ones are refused. FAILED: no scheduler."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+_LEGAL: dict[ReplicaState, frozenset[ReplicaState]] = {
+    ReplicaState.STARTING: frozenset({ReplicaState.READY, ReplicaState.DRAINING, ReplicaState.FAILED}),
+    ReplicaState.READY: frozenset({ReplicaState.DRAINING, ReplicaState.FAILED}),
+    ReplicaState.DRAINING: frozenset({ReplicaState.FAILED}),
+    ReplicaState.FAILED: frozenset(),
+}
+
+_REFUSALS = {
+    ReplicaState.STARTING: "The model is loading; try again soon.",
+    ReplicaState.DRAINING: "The server is shutting down.",
+    ReplicaState.FAILED: "The server has failed and is ending; its log says why.",
+}
+
+
+class Lifecycle:
+    """Owner of the state. Starts in STARTING."""
+
+    def __init__(self) -> None:
+        self.state = ReplicaState.STARTING
+
+    def move_to(self, state: ReplicaState) -> None:
+        """Change state; an illegal move is an AssertionError."""
+        assert state in _LEGAL[self.state], f"{self.state.name} -> {state.name}"
+        self.state = state
+
+    def check_admits(self) -> None:
+        """Raise RequestFault (503) unless new requests are taken."""
+        if self.state is not ReplicaState.READY:
+            raise RequestFault(503, _REFUSALS[self.state])

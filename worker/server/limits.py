@@ -1,0 +1,53 @@
+"""Which prompts fit: the checks that need the model's size. Ids in the vocabulary, lengths in context and pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from worker.ipc.messages import SchedulerReady
+from worker.sampling_params import SamplingParams
+from worker.server.errors import RequestFault
+from worker.server.sampling import check_token_ids
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLimits:
+    """Bounds of one replica's prompts."""
+
+    ready: SchedulerReady
+    auto_truncate: bool
+
+    def check_text(self, least_tokens: int, param: str) -> None:
+        """Refuse a text that is too long whatever its tokens are, so that nobody encodes it."""
+        if least_tokens >= self.ready.context_len and not self.auto_truncate:
+            raise _too_long(f"at least {least_tokens}", self.ready.context_len, param)
+
+    def fit(self, input_ids: list[int], sampling: SamplingParams, param: str) -> list[int]:
+        """The prompt as it may be sent to the scheduler. Raises RequestFault if it is empty, foreign or too long."""
+        ready = self.ready
+        if not input_ids:
+            raise RequestFault(400, f"{param} has no tokens; give at least one.", param=param)
+        check_token_ids(input_ids, ready.vocab_size, param)
+        if self.auto_truncate:
+            return input_ids[: ready.max_req_input_len]
+        num_tokens, answer = len(input_ids), sampling.max_new_tokens or 0
+        if num_tokens >= ready.context_len:
+            raise _too_long(str(num_tokens), ready.context_len, param)
+        if num_tokens + answer > ready.context_len:
+            text = (
+                f"Requested token count exceeds the model's maximum context length of {ready.context_len} tokens: "
+                f"{num_tokens} tokens in the prompt and {answer} for the answer make {num_tokens + answer}."
+            )
+            raise RequestFault(400, text, param=param, code="context_length_exceeded")
+        if num_tokens > ready.max_req_input_len:
+            text = (
+                f"Input length ({num_tokens} tokens) exceeds the maximum allowed length "
+                f"({ready.max_req_input_len} tokens)."
+            )
+            raise RequestFault(400, text, param=param, code="context_length_exceeded")
+        return input_ids
+
+
+def _too_long(tokens: str, context_len: int, param: str) -> RequestFault:
+    text = f"The input ({tokens} tokens) is longer than the model's context length ({context_len} tokens)."
+    return RequestFault(400, text, param=param, code="context_length_exceeded")

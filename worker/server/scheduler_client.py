@@ -1,0 +1,50 @@
+"""The frontend's questions to the scheduler and the scheduler's messages to the frontend."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+from worker.ipc.messages import CallReply, FlushCache, FrontendMessage, GetLoad, LoadReport
+from worker.server.errors import RequestFault
+
+_ANSWER_TIMEOUT_S = 10.0  # the scheduler answers between two steps, and a step may be long
+
+
+class SchedulerClient:
+    """Asks and waits for the answer with the same call id. `receive` gets every answer that arrives."""
+
+    def __init__(self, send: Callable[[FrontendMessage], None]) -> None:
+        self._send = send
+        self._ids = itertools.count(1)
+        self._pending: dict[int, asyncio.Future[LoadReport | CallReply]] = {}
+
+    async def load(self) -> LoadReport:
+        """The scheduler's state in numbers. Raises RequestFault (503) if it does not answer."""
+        report = await self._call(lambda call_id: GetLoad(call_id=call_id))
+        assert isinstance(report, LoadReport)
+        return report
+
+    async def flush_cache(self) -> CallReply:
+        """Empty the prefix cache; not ok while requests run or wait."""
+        reply = await self._call(lambda call_id: FlushCache(call_id=call_id))
+        assert isinstance(reply, CallReply)
+        return reply
+
+    def receive(self, answer: LoadReport | CallReply) -> None:
+        """Take an answer. One that nobody waits for any more is dropped."""
+        future = self._pending.get(answer.call_id)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    async def _call(self, message: Callable[[int], GetLoad | FlushCache]) -> LoadReport | CallReply:
+        call_id = next(self._ids)
+        future = self._pending[call_id] = asyncio.get_running_loop().create_future()
+        self._send(message(call_id))
+        try:
+            return await asyncio.wait_for(future, _ANSWER_TIMEOUT_S)
+        except TimeoutError:
+            raise RequestFault(503, f"The scheduler did not answer within {_ANSWER_TIMEOUT_S:.0f} s.") from None
+        finally:
+            del self._pending[call_id]

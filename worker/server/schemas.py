@@ -1,0 +1,219 @@
+"""Bodies of the requests this server takes: OpenAI's completions and chat, SGLang's native ones, the tools beside."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from worker.server.fields import (
+    MAX_MESSAGES,
+    MAX_PROMPTS,
+    Body,
+    Count,
+    Identifier,
+    MinNewTokens,
+    MinP,
+    NumNewTokens,
+    Penalty,
+    Priority,
+    RepetitionPenalty,
+    Seed,
+    Stop,
+    StopTokenIds,
+    Temperature,
+    TopK,
+    TopP,
+    Unbuilt,
+    unbuilt,
+)
+
+Prompts = list[str] | list[list[int]]
+
+
+def _as_prompts(value: Any) -> Prompts:
+    """A text, a list of texts, a list of token ids or a list of such lists, as a list of prompts."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list) or not value:
+        raise ValueError("must be a text, token ids, or a list of either, and not empty")
+    if all(type(item) is int for item in value):
+        return [value]
+    if len(value) > MAX_PROMPTS:
+        raise ValueError(f"has {len(value)} prompts; at most {MAX_PROMPTS} fit in one request")
+    if all(isinstance(item, str) for item in value) or all(_is_ids(item) for item in value):
+        return value
+    raise ValueError("must be a text, token ids, or a list of either")
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int for item in value)
+
+
+class SamplingFields(Body):
+    """Sampling fields whose names OpenAI and native requests share."""
+
+    temperature: Temperature = None
+    top_p: TopP = None
+    top_k: TopK = None
+    min_p: MinP = None
+    frequency_penalty: Penalty = None
+    presence_penalty: Penalty = None
+    repetition_penalty: RepetitionPenalty = None
+    stop: Stop = None
+    stop_token_ids: StopTokenIds = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    no_stop_trim: bool | None = None
+    n: Count = None
+    logit_bias: Unbuilt = None
+    regex: Unbuilt = None
+    ebnf: Unbuilt = None
+    json_schema: Unbuilt = None
+    stop_regex: Unbuilt = None
+
+
+class StreamOptions(Body):
+    """OpenAI's stream_options."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: Unbuilt = None
+
+
+class ResponseFormat(Body):
+    """OpenAI's response_format; only plain text is built."""
+
+    type: Literal["text"]
+
+
+class OpenAIFields(SamplingFields):
+    """What completions and chat have in common."""
+
+    model: Annotated[str, Field(max_length=1024)] | None = None
+    max_tokens: NumNewTokens = None
+    min_tokens: MinNewTokens = None
+    seed: Seed = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    rid: Identifier = None
+    priority: Priority = None
+    cache_salt: Identifier = None
+    extra_key: Identifier = None
+    response_format: ResponseFormat | None = None
+    lora_path: Unbuilt = None
+    session_params: Unbuilt = None
+    custom_logit_processor: Unbuilt = None
+    return_hidden_states: Unbuilt = None
+
+
+class CompletionRequest(OpenAIFields):
+    """POST /v1/completions."""
+
+    prompt: Annotated[Prompts, BeforeValidator(_as_prompts)]
+    logprobs: Annotated[Any, unbuilt()] = None
+    echo: Unbuilt = None
+    suffix: Unbuilt = None
+    best_of: Annotated[Any, unbuilt(1)] = None
+
+
+def _as_text(value: Any) -> Any:
+    """Content parts joined to one text; images, sound and video are refused."""
+    if not isinstance(value, list):
+        return value
+    for part in value:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind != "text":
+            raise ValueError(f"parts must have type 'text', not {kind!r}: this server takes text only")
+        if not isinstance(part.get("text"), str):
+            raise ValueError("a text part must hold its text as a string")
+    return "".join(part["text"] for part in value)
+
+
+class Message(Body):
+    """One message of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: Annotated[str | None, BeforeValidator(_as_text)] = None
+    name: Identifier = None
+    tool_calls: Unbuilt = None
+    function_call: Unbuilt = None
+
+
+class ChatRequest(OpenAIFields):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+    max_completion_tokens: NumNewTokens = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: Annotated[str, Field(max_length=32)] | None = None
+    logprobs: Unbuilt = None
+    top_logprobs: Unbuilt = None
+    tools: Unbuilt = None
+    tool_choice: Annotated[Any, unbuilt("none", "auto")] = None
+    functions: Unbuilt = None
+    function_call: Annotated[Any, unbuilt("none", "auto")] = None
+    modalities: Annotated[Any, unbuilt(["text"])] = None
+    audio: Unbuilt = None
+    prediction: Unbuilt = None
+    web_search_options: Unbuilt = None
+    input_ids: Unbuilt = None
+
+
+class NativeSampling(SamplingFields):
+    """`sampling_params` of native requests. An unknown key is an error: it is mostly a misspelt one."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    max_new_tokens: NumNewTokens = None
+    min_new_tokens: MinNewTokens = None
+    sampling_seed: Seed = None
+    spaces_between_special_tokens: Annotated[Any, unbuilt(True)] = None
+    stream_interval: Annotated[Any, unbuilt(1)] = None
+    structural_tag: Unbuilt = None
+    custom_params: Unbuilt = None
+    beam_width: Unbuilt = None
+
+
+class GenerateBody(Body):
+    """POST /generate: one of text and input_ids, single or batch."""
+
+    text: str | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)] | None = None
+    input_ids: list[int] | Annotated[list[list[int]], Field(min_length=1, max_length=MAX_PROMPTS)] | None = None
+    sampling_params: NativeSampling | Annotated[list[NativeSampling], Field(max_length=MAX_PROMPTS)] | None = None
+    rid: Identifier | list[Identifier] = None
+    stream: bool | None = None
+    priority: Priority = None
+    extra_key: Identifier = None
+    cache_salt: Identifier = None
+    input_embeds: Unbuilt = None
+    image_data: Unbuilt = None
+    video_data: Unbuilt = None
+    audio_data: Unbuilt = None
+    return_logprob: Unbuilt = None
+    return_hidden_states: Unbuilt = None
+    lora_path: Unbuilt = None
+    session_params: Unbuilt = None
+    custom_logit_processor: Unbuilt = None
+
+
+class TokenizeBody(Body):
+    """POST /tokenize: exactly one of prompt and messages."""
+
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    add_special_tokens: bool | None = None
+
+
+class DetokenizeBody(Body):
+    """POST /detokenize."""
+
+    tokens: list[int]
+    skip_special_tokens: bool | None = None
+
+
+class AbortBody(Body):
+    """POST /abort_request."""
+
+    rid: Identifier = None
+    abort_all: bool | None = None

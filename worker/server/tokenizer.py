@@ -1,0 +1,131 @@
+"""Text to token ids and chat to text, with the model's own tokenizer and template. Works without torch.
+
+`Tokenizer` is blocking and thread-safe; `AsyncTokenizer` runs it in threads so that the event loop never waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from common.errors import UserError
+from worker.server.detokenizer import TokenTable
+from worker.server.errors import RequestFault
+
+T = TypeVar("T")
+
+_THREADS = 4
+
+
+class Tokenizer:
+    """The tokenizer of one model. `load` makes it."""
+
+    def __init__(self, hugging_face: Any) -> None:
+        self._hf = hugging_face
+        self._backend = hugging_face.backend_tokenizer
+        self._backend.no_truncation()  # set once here: changing it per call is not thread-safe
+        self._backend.no_padding()
+        self._longest_token = max(map(len, self._backend.get_vocab(with_added_tokens=True)))
+
+    @classmethod
+    def load(cls, path: str, *, chat_template: str | None = None) -> Tokenizer:
+        """From a directory or hub id; `chat_template` is a file to use in place of the model's. Raises UserError."""
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+        from transformers import AutoTokenizer
+
+        template = None if chat_template is None else _read(chat_template)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path)
+        except Exception as error:  # it raises many kinds
+            raise UserError(f"Cannot load a tokenizer from {path}: {_first_sentence(error)}") from None
+        if not getattr(tokenizer, "is_fast", False):
+            raise UserError(f"The tokenizer of {path} has no tokenizer.json; convert it with Transformers first.")
+        if template is not None:
+            tokenizer.chat_template = template
+        return cls(tokenizer)
+
+    @cached_property
+    def shown(self) -> TokenTable:
+        """Token texts for answers without special tokens."""
+        return TokenTable(self._backend, skip_special=True)
+
+    @cached_property
+    def shown_with_specials(self) -> TokenTable:
+        """Token texts for answers with special tokens."""
+        return TokenTable(self._backend, skip_special=False)
+
+    def table(self, *, skip_special_tokens: bool) -> TokenTable:
+        """Token texts by a request's wish."""
+        return self.shown if skip_special_tokens else self.shown_with_specials
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text."""
+        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of token ids as the tokenizer itself sees it."""
+        return str(self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens))
+
+    def least_tokens(self, text: str) -> int:
+        """A count that `encode` cannot go below, without encoding: no token stands for more than the longest one."""
+        return len(text) // self._longest_token
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, continue_final_message: bool, variables: Mapping[str, Any]
+    ) -> str:
+        """The prompt text of a chat. Raises RequestFault if the template refuses the messages or there is none."""
+        if self._hf.chat_template is None:
+            raise RequestFault(400, "This model has no chat template; use /v1/completions, or serve it with one.")
+        try:
+            return str(
+                self._hf.apply_chat_template(
+                    list(messages),
+                    tokenize=False,
+                    add_generation_prompt=not continue_final_message,
+                    continue_final_message=continue_final_message,
+                    **variables,
+                )
+            )
+        except Exception as error:  # the template is the model's code: whatever it raises is about the messages
+            text = f"The model's chat template refuses these messages: {_first_sentence(error)}"
+            raise RequestFault(400, text, param="messages") from None
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, continue_final_message: bool, variables: Mapping[str, Any]
+    ) -> list[int]:
+        """Token ids of a chat; the template itself writes the special tokens."""
+        text = self.render_chat(messages, continue_final_message=continue_final_message, variables=variables)
+        return self.encode(text, add_special_tokens=False)
+
+
+class AsyncTokenizer:
+    """Runs a tokenizer's work in a few threads."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenizer")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of `work`, done in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def close(self) -> None:
+        """End the threads; work in progress is abandoned."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError as error:
+        raise UserError(f"--chat-template: cannot read {path}: {error.strerror}.") from None
+
+
+def _first_sentence(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{text[:300].rstrip('.')}."
