@@ -1,0 +1,33 @@
+"""The paged KV memory of one replica."""
+
+from __future__ import annotations
+
+import torch
+
+
+class KVPool:
+    """Keys and values of every layer, NHD: `k[layer]`, `v[layer]` are [pages + 1, page_size, kv_heads, head_dim].
+
+    Page 0 belongs to nobody: padding reads and writes it, so it must stay finite.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_pages: int,
+        page_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        shape = (num_layers, num_pages + 1, page_size, num_kv_heads, head_dim)
+        # zeros of this size come from fresh pages, which the system backs only when they are written
+        self.k = torch.zeros(shape, dtype=dtype, device=device)
+        self.v = torch.zeros(shape, dtype=dtype, device=device)
+        self.page_size = page_size
+
+    def slots(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Views of a layer's keys and values by token: [slots, kv_heads, head_dim]."""
+        return self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)

@@ -1,0 +1,131 @@
+"""The CPU runner: SDPA over the paged pool, one pass at a time. Real answers without a GPU, and the tests' oracle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+
+from worker.attention.kv_pool import KVPool
+from worker.attention.torch_native import TorchNativeAttention
+from worker.config import WorkerSettings
+from worker.engine import inputs
+from worker.engine.batch import ForwardBatch, RunnerInfo, StepFailed, StepResult
+from worker.engine.loading import build_model, compute_dtype, open_weights
+from worker.engine.memory import cpu_pool_size, kv_bytes_per_token
+from worker.engine.next_tokens import NextTokens
+from worker.engine.page_table import PageTable
+from worker.engine.sampler import sample
+from worker.engine.sampling_table import SamplingTable
+from worker.layers.torch_ops import TorchOps
+from worker.models.config import ModelConfig
+
+_CPU = torch.device("cpu")
+_DEFAULT_PAGE_SIZE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DoneStep:
+    """A pass that was computed by `launch` already."""
+
+    token_ids: torch.Tensor
+
+    def result(self) -> StepResult:
+        return StepResult(token_ids=self.token_ids.numpy().astype(np.int32))
+
+
+class CpuRunner:
+    """`ModelRunner` on the CPU. `launch` returns when the pass is done."""
+
+    def __init__(self, settings: WorkerSettings, config: ModelConfig, path: Path) -> None:
+        if settings.cpu_threads is not None:
+            torch.set_num_threads(settings.cpu_threads)
+        dtype = compute_dtype(settings, config, default="float32")
+        page_size = settings.page_size or _DEFAULT_PAGE_SIZE
+        weights = open_weights(settings, path, dtype=dtype, device=_CPU)
+        self._model = build_model(config, weights, TorchOps())
+        size = cpu_pool_size(
+            config,
+            page_size=page_size,
+            element_bytes=dtype.itemsize,
+            free_bytes=psutil.virtual_memory().available,
+            max_total_tokens=settings.max_total_tokens,
+            max_running_requests=settings.max_running_requests,
+        )
+        pool = KVPool(
+            num_layers=config.num_layers,
+            num_pages=size.num_pages,
+            page_size=page_size,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            dtype=dtype,
+            device=_CPU,
+        )
+        self._attention = TorchNativeAttention(pool, num_heads=config.num_heads)
+        self._table = PageTable(max_rows=size.max_rows, context_len=config.context_len, page_size=page_size)
+        self._next_tokens = NextTokens(size.max_rows, _CPU)
+        self._sampling = SamplingTable(vocab_size=config.vocab_size, eos_token_ids=config.eos_token_ids, device=_CPU)
+        self._info = RunnerInfo(
+            device="cpu",
+            dtype=str(dtype).removeprefix("torch."),
+            vocab_size=config.vocab_size,
+            context_len=config.context_len,
+            num_pages=size.num_pages,
+            page_size=page_size,
+            max_rows=size.max_rows,
+            eos_token_ids=config.eos_token_ids,
+            architectures=(config.architecture,),
+            weight_bytes=weights.bytes_loaded,
+            kv_bytes_per_token=kv_bytes_per_token(config, dtype.itemsize),
+            available_memory_bytes=psutil.virtual_memory().available,
+            overlaps=False,
+        )
+
+    @property
+    def info(self) -> RunnerInfo:
+        return self._info
+
+    @torch.inference_mode()
+    def launch(self, batch: ForwardBatch) -> DoneStep:
+        self._table.apply(batch.page_writes)
+        self._sampling.admit(batch.admissions)
+        try:
+            return self._run(batch)
+        except MemoryError as error:
+            raise StepFailed("The machine has no memory left for this pass.") from error
+        except RuntimeError as error:
+            if "allocate memory" not in str(error):
+                raise
+            raise StepFailed("The machine has no memory left for this pass.") from error
+
+    def close(self) -> None:
+        del self._model, self._attention
+
+    def _run(self, batch: ForwardBatch) -> DoneStep:
+        positions = inputs.positions(batch)
+        self._attention.plan(inputs.pass_metadata(batch, self._table, positions))
+        hidden = self._model.forward(self._input_ids(batch), torch.from_numpy(positions), self._attention)
+        token_ids = torch.full((len(batch.rows),), -1, dtype=torch.int64)
+        if batch.samples.any():
+            token_ids[torch.from_numpy(batch.samples)] = self._sample(batch, hidden)
+        return DoneStep(token_ids)
+
+    def _input_ids(self, batch: ForwardBatch) -> torch.Tensor:
+        prefill_ids = torch.from_numpy(batch.prefill_ids).long()
+        if not batch.num_decode:
+            return prefill_ids
+        rows = torch.from_numpy(batch.rows[: batch.num_decode]).long()
+        return torch.cat((self._next_tokens.read(rows), prefill_ids))
+
+    def _sample(self, batch: ForwardBatch, hidden: torch.Tensor) -> torch.Tensor:
+        rows = batch.rows[batch.samples]
+        logits = self._model.logits(hidden.index_select(0, torch.from_numpy(inputs.sampled_tokens(batch))))
+        if not logits.amax(dim=-1).isfinite().all():
+            raise StepFailed("The model computed numbers that are not finite.")
+        token_ids = sample(logits, self._sampling.batch(rows))
+        self._sampling.record(rows, token_ids)
+        self._next_tokens.write(torch.from_numpy(rows).long(), token_ids)
+        return token_ids

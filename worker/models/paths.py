@@ -1,0 +1,62 @@
+"""Finds a model on disk from what the user wrote: a directory, a GGUF file or a hub id. Imports no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from common.errors import UserError
+from worker.models.gguf import ensure_converted
+from worker.models.progress import console_progress
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_HUB_FILES = ["*.json", "*.jinja", "*.safetensors", "tokenizer.model"]
+
+
+def cache_root(env: Mapping[str, str]) -> Path:
+    """Where converted models are kept: $CANOPY_CACHE, else ~/.cache/canopy."""
+    named = env.get("CANOPY_CACHE")
+    return Path(named) if named else Path.home() / ".cache" / "canopy"
+
+
+def resolve_model_path(model_path: str, cache: Path) -> Path:
+    """The model's directory (config.json, safetensors, tokenizer).
+
+    A .gguf file is converted into `cache` at its first use, a hub id is downloaded; both may take minutes and show
+    progress on stderr. Raises UserError if there is no such model or it cannot be read.
+    """
+    path = Path(model_path).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            raise UserError(f"--model-path {model_path} is a file but not a .gguf one; give a model directory.")
+        with console_progress(f"Converting {path.name}") as progress:
+            return ensure_converted(path, cache, progress)
+    if _HUB_ID.fullmatch(model_path) and not path.is_absolute():
+        return _download(model_path)
+    raise UserError(f"--model-path {model_path} does not exist.")
+
+
+def _download(hub_id: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=_HUB_FILES))
+    except GatedRepoError:
+        raise UserError(f"The hub gives {hub_id} only to accounts with access; set HF_TOKEN to one's token.") from None
+    except RepositoryNotFoundError:
+        raise UserError(f"--model-path {hub_id} is neither a directory nor a model of the hub.") from None
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+        raise UserError(
+            f"--model-path {hub_id} is no directory here, and the hub cannot be reached ({type(error).__name__}); "
+            "check the path or the network."
+        ) from None
