@@ -55,7 +55,7 @@ class CpuRunner:
             max_total_tokens=settings.max_total_tokens,
             max_running_requests=settings.max_running_requests,
         )
-        pool = KVPool(
+        self.pool = KVPool(
             num_layers=config.num_layers,
             num_pages=size.num_pages,
             page_size=page_size,
@@ -64,7 +64,7 @@ class CpuRunner:
             dtype=dtype,
             device=_CPU,
         )
-        self._attention = TorchNativeAttention(pool, num_heads=config.num_heads)
+        self._attention = TorchNativeAttention(self.pool, num_heads=config.num_heads)
         self._table = PageTable(max_rows=size.max_rows, context_len=config.context_len, page_size=page_size)
         self._next_tokens = NextTokens(size.max_rows, _CPU)
         self._sampling = SamplingTable(vocab_size=config.vocab_size, eos_token_ids=config.eos_token_ids, device=_CPU)

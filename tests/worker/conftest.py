@@ -1,0 +1,26 @@
+"""Fixtures of the worker's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.helpers.tiny_models import TinyModel
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TinyModel]:
+    """Tiny checkpoints by name of tests.helpers.tiny_models.TINY_CONFIGS, each built once."""
+    from tests.helpers.tiny_models import build_tiny  # Transformers' modelling code takes seconds to import
+
+    built: dict[str, TinyModel] = {}
+
+    def get(name: str) -> TinyModel:
+        if name not in built:
+            built[name] = build_tiny(name, tmp_path_factory.mktemp(name))
+        return built[name]
+
+    return get
