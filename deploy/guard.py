@@ -6,21 +6,40 @@ gateway: a SIGKILL of any process in between leaves nothing behind.
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
+from pathlib import Path
 
 from deploy.processes import supervise
 
 
+def guarded(command: list[str], *, remove: list[Path]) -> list[str]:
+    """The command line that runs `command` under a guard, which afterwards removes those files and directories."""
+    removals = [word for path in remove for word in ("--remove", str(path))]
+    # -P: the caller's directory may hold packages called like ours
+    return [sys.executable, "-P", "-m", "deploy.guard", *removals, "--", *command]
+
+
 def main(argv: list[str]) -> int:
-    """Run the command after `--`; afterwards remove the directory named by `--remove`. Returns its exit code."""
+    """Run the command after `--`, then remove what `--remove` names. Returns the command's exit code."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.guard")
+    parser.add_argument("--remove", type=Path, action="append", default=[])
     split = argv.index("--")
-    options, command = argv[:split], argv[split + 1 :]
+    options = parser.parse_args(argv[:split])
     try:
-        return supervise(command, lifeline=0)
+        return supervise(argv[split + 1 :], lifeline=0).code
     finally:
-        if options:
-            shutil.rmtree(options[1], ignore_errors=True)
+        for path in options.remove:
+            remove_all(path)
+
+
+def remove_all(path: Path) -> None:
+    """Remove a file or a directory, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

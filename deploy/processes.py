@@ -12,9 +12,9 @@ import selectors
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -58,8 +58,16 @@ def end_descendants(grace_s: float) -> list[int]:
     return [p.pid for p in left]
 
 
-def supervise(command: Sequence[str], *, lifeline: int | None, cwd: Path | None = None) -> int:
-    """Run `command` as the head of a tree; return its exit code (128 + n for signal n) once the whole tree has ended.
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a supervised command ended: its exit code (128 + n for signal n), and whether we had passed a stop on."""
+
+    code: int
+    was_stopped: bool
+
+
+def supervise(command: Sequence[str], *, lifeline: int | None, cwd: Path | None = None) -> Outcome:
+    """Run `command` as the head of a tree; return once the whole tree has ended.
 
     The tree is killed when the command ends by itself, and when `lifeline`, the read end of a pipe that our parent
     holds, reaches its end. The command gets the same kind of lifeline as its stdin. SIGINT, SIGTERM and SIGHUP are
@@ -67,29 +75,19 @@ def supervise(command: Sequence[str], *, lifeline: int | None, cwd: Path | None 
     also dies with the thread that started it.
     """
     become_subreaper()
-    child = subprocess.Popen(
+    with subprocess.Popen(
         list(command),
         stdin=subprocess.PIPE,
         cwd=cwd,
         start_new_session=True,
         preexec_fn=partial(die_with_parent, os.getpid()),
-    )
-    _pass_on_stop_signals(child)
-    try:
-        return _wait_for_end(child, lifeline)
-    finally:
-        end_descendants(grace_s=0)
-
-
-def when_lifeline_ends(then: Callable[[], None], fd: int = 0) -> None:
-    """Call `then` in a thread of its own once the other end of the pipe `fd` is gone, because our parent is."""
-
-    def wait() -> None:
-        while os.read(fd, 4096):
-            pass
-        then()
-
-    threading.Thread(target=wait, name="lifeline", daemon=True).start()
+    ) as child:
+        stops = _pass_on_stop_signals(child)
+        try:
+            code = _wait_for_end(child, lifeline)
+        finally:
+            end_descendants(grace_s=0)
+    return Outcome(code, was_stopped=bool(stops))
 
 
 def _wait_for_end(child: subprocess.Popen[bytes], lifeline: int | None) -> int:
@@ -107,16 +105,17 @@ def _wait_for_end(child: subprocess.Popen[bytes], lifeline: int | None) -> int:
                 return 128 + signal.SIGKILL
 
 
-def _pass_on_stop_signals(child: subprocess.Popen[bytes]) -> None:
-    seen = 0
+def _pass_on_stop_signals(child: subprocess.Popen[bytes]) -> list[int]:
+    """Returns the list into which signals are written as they come."""
+    seen: list[int] = []
 
     def pass_on(number: int, frame: object) -> None:
-        nonlocal seen
-        seen += 1
-        child.send_signal(signal.SIGTERM if seen == 1 else signal.SIGKILL)
+        seen.append(number)
+        child.send_signal(signal.SIGTERM if len(seen) == 1 else signal.SIGKILL)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, pass_on)
+    return seen
 
 
 def _wait_until_none(timeout_s: float) -> None:

@@ -51,7 +51,7 @@ class ControllerActor:
         roster = Roster(
             decoded.model,
             decoded.log_dir,
-            Policy(),
+            Policy(start_timeout_s=decoded.start_timeout_s),
             new_incarnation=lambda: uuid.uuid4().hex[:12],
             first_version=time.time_ns() // 1_000_000,  # above every version of a controller before us
         )

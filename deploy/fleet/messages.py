@@ -18,6 +18,7 @@ class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True):
     command: list[str]
     num_cpus: float = 1.0
     num_gpus: float = 0.0
+    start_timeout_s: float = 600.0
 
 
 class Life(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections import deque
@@ -20,8 +19,10 @@ from typing import BinaryIO
 import msgspec
 import yaml
 
+from deploy.environment import without_settings
 from deploy.fleet.messages import Ending, Life, Ready, ReplicaSpec
 from deploy.fleet.roster import log_path
+from deploy.guard import guarded
 from deploy.processes import become_subreaper, end_descendants
 
 _POLL_S = 0.05
@@ -112,11 +113,10 @@ class WorkerProcess:
             self._outcome.set_result(ending)
 
     def _start_guard(self, work_dir: Path, options: list[str]) -> subprocess.Popen[bytes]:
-        guard = [sys.executable, "-P", "-m", "deploy.guard", "--remove", str(work_dir), "--"]
-        identity = ["--incarnation", self._life.incarnation]
+        command = [*self._spec.command, *options, "--incarnation", self._life.incarnation]
         with self._open_log() as log:
             return subprocess.Popen(
-                [*guard, *self._spec.command, *options, *identity],
+                guarded(command, remove=[work_dir]),
                 stdin=subprocess.PIPE,  # the guard's lifeline: it ends with this process
                 stdout=log,
                 stderr=log,
@@ -187,8 +187,7 @@ def _reason(code: int) -> str:
 
 def _worker_environment(work_dir: Path) -> dict[str, str]:
     """Ours without what the settings file already decided and what Ray set for its own processes."""
-    own = ("CANOPY_", "RAY_")
-    env = {k: v for k, v in os.environ.items() if not k.startswith(own)}
+    env = {k: v for k, v in without_settings(os.environ).items() if not k.startswith("RAY_")}
     for name in ("OMP_NUM_THREADS", "PYTHONBREAKPOINT"):
         env.pop(name, None)
     return {**env, "TMPDIR": str(work_dir), "PYTHONUNBUFFERED": "1"}

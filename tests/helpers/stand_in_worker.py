@@ -32,7 +32,7 @@ def main() -> int:
         parser.add_argument(flag)
     args = parser.parse_args()
     settings = yaml.safe_load(Path(args.config).read_text())
-    behaviour = settings["behaviour"]
+    behaviour = settings.get("behaviour", "serve")
     print(f"stand-in worker: {behaviour}", file=sys.stderr)
     if behaviour == "refuse":
         print("--model-path: there is no such model.", file=sys.stderr)

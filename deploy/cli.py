@@ -1,0 +1,68 @@
+"""The `canopy` command. Each subcommand imports what it needs, and only then: `canopy --help` answers at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from common.errors import UserError
+
+_HELP = """usage: canopy COMMAND [flags]
+
+  serve MODEL   one model from replicas behind a gateway, on this machine
+  gateway       the gateway alone, in front of running workers
+  worker        one replica alone
+  status        the fleet as a table
+
+canopy COMMAND --help lists the flags of a command."""
+
+_NOT_BUILT = frozenset({"batch", "bench", "tune", "plan", "scale", "doctor"})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns its exit code; 2 for a fault of the user, which is told in one sentence."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_HELP)
+        return 0
+    try:
+        return _command(arguments[0])(arguments[1:])
+    except UserError as error:
+        print(f"canopy: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 0
+
+
+def _command(name: str) -> Callable[[Sequence[str]], int]:
+    commands = {"serve": _serve, "gateway": _gateway, "worker": _worker, "status": _status}
+    if name in commands:
+        return commands[name]
+    if name in _NOT_BUILT:
+        raise UserError(f"`canopy {name}` is not built yet.")
+    raise UserError(f"There is no command {name!r}; see canopy --help.")
+
+
+def _serve(argv: Sequence[str]) -> int:
+    from deploy.local.launcher import serve
+
+    return serve(argv, os.environ)
+
+
+def _gateway(argv: Sequence[str]) -> int:
+    from gateway.__main__ import main as gateway_main
+
+    return gateway_main(argv)
+
+
+def _worker(argv: Sequence[str]) -> int:
+    from worker.__main__ import main as worker_main
+
+    return worker_main(argv)
+
+
+def _status(argv: Sequence[str]) -> int:
+    from deploy.status import main as status_main
+
+    return status_main(argv, os.environ)

@@ -1,0 +1,1 @@
+"""One fleet on one machine: what `canopy serve` runs."""

@@ -1,0 +1,211 @@
+"""`python -m deploy.local.fleet PLAN`: the process that runs one local fleet: Ray, the controller, the gateway.
+
+It never cleans up after itself: however it ends, the guard above it ends everything below and removes its files.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from common.clock import MonotonicClock
+from common.errors import UserError
+from common.fleet import FleetSnapshot
+from deploy.fleet.messages import FleetStatus, ReplicaSpec
+from deploy.local.gateway_process import GatewayProcess
+from deploy.local.plan import RunningFleet, ServePlan, write_private
+from deploy.local.progress import Progress
+from deploy.local.ray_node import RayNode, start_ray
+from deploy.model_source import ModelSource, PreparationError, prepare
+
+_POLL_S = 0.25
+_RPC_TIMEOUT_S = 30.0
+_DRAIN_MARGIN_S = 5.0  # beyond the gateway's own grace time
+
+
+class StartError(Exception):
+    """The fleet did not come up, and not by the user's fault."""
+
+
+class LocalFleet:
+    """Starts the parts in order, waits until they serve, tends them, drains them."""
+
+    def __init__(self, plan: ServePlan, progress: Progress) -> None:
+        self._plan = plan
+        self._progress = progress
+        self._run_dir = Path(plan.run_dir)
+        self._controller: Any = None
+        self._gateway: GatewayProcess | None = None
+        self._stop_requested = False
+
+    def start(self) -> None:
+        """From nothing to a fleet that serves. Raises UserError or StartError."""
+        plan, progress = self._plan, self._progress
+        os.environ["TMPDIR"] = str(self._run_dir)  # all temporary files of the fleet go with its directory
+        model_path = prepare(ModelSource(path=plan.source_path))
+        threads = plan.worker_values.get("cpu_threads") or max(1, len(os.sched_getaffinity(0)) // plan.replicas)
+        progress.line("starting Ray")
+        node = start_ray(self._run_dir, plan.token_file, num_cpus=max(os.cpu_count() or 1, threads * plan.replicas))
+        _exit_on_sigterm()  # Ray has put its own handler there
+        spec = self._replica_spec(node, model_path, threads)
+        from deploy.fleet.controller import start_controller
+
+        self._controller = start_controller(spec, plan.replicas)
+        self._announce(node)
+        self._start_gateway(node)
+        self._wait_until_ready()
+
+    def run(self) -> None:
+        """Tend the fleet until SIGTERM, then let running requests finish."""
+        signal.signal(signal.SIGTERM, self._request_stop)
+        version = 0
+        while not self._stop_requested:
+            snapshot = self._watch(version)
+            version = snapshot.version
+            self._progress.replicas(snapshot.replicas)
+            if self._gateway and (event := self._gateway.tend()):
+                self._progress.line(event)
+        self._progress.line("stopping: running requests may finish; Ctrl-C again ends them")
+        if self._gateway:
+            self._gateway.stop(self._plan.shutdown_grace_s + _DRAIN_MARGIN_S)
+
+    def _replica_spec(self, node: RayNode, model_path: str, threads: int) -> ReplicaSpec:
+        plan = self._plan
+        on_gpu = node.gpus > 0 and plan.worker_values.get("device", "auto") != "cpu"
+        if on_gpu and plan.replicas > node.gpus:
+            raise UserError(
+                f"--replicas {plan.replicas} needs as many GPUs and this machine has {node.gpus}; "
+                "ask for fewer, or add --device cpu."
+            )
+        return ReplicaSpec(
+            model=plan.model,
+            settings={
+                **plan.worker_values,
+                "model_path": model_path,
+                "host": "127.0.0.1",
+                "port": 0,
+                "cpu_threads": threads,
+            },
+            log_dir=plan.log_dir,
+            command=plan.worker_command,
+            num_cpus=1 if on_gpu else threads,
+            num_gpus=1 if on_gpu else 0,
+            start_timeout_s=plan.start_timeout_s,
+        )
+
+    def _announce(self, node: RayNode) -> None:
+        """Let `canopy status` find us."""
+        fleet = RunningFleet(
+            model=self._plan.model,
+            url=self._plan.url,
+            ray_address=node.address,
+            token_file=str(self._plan.token_file),
+            log_dir=self._plan.log_dir,
+            pid=os.getpid(),
+            started_s=psutil.Process().create_time(),
+        )
+        write_private(Path(self._plan.fleet_file), msgspec.json.encode(fleet))
+
+    def _start_gateway(self, node: RayNode) -> None:
+        self._gateway = GatewayProcess(
+            {**self._plan.gateway_values, "ray_address": node.address},
+            self._run_dir,
+            Path(self._plan.log_dir) / "gateway.log",
+            dict(os.environ),
+            self._plan.url,
+            MonotonicClock(),
+        )
+        self._gateway.start()
+
+    def _wait_until_ready(self) -> None:
+        assert self._gateway is not None
+        wanted = self._plan.replicas
+        try:
+            while True:
+                status = self._status()
+                self._progress.replicas([r.record for r in status.replicas])
+                self._check_start(status)
+                ready = sum(r.record.state == "ready" for r in status.replicas)
+                if ready == wanted and self._gateway.ready_workers() >= wanted:
+                    return
+                self._progress.waiting(f"{ready} of {wanted} replicas ready")
+                time.sleep(_POLL_S)
+        finally:
+            self._progress.done_waiting()
+
+    def _check_start(self, status: FleetStatus) -> None:
+        """Raise if waiting longer is pointless."""
+        assert self._gateway is not None
+        if (code := self._gateway.exit_code()) is not None:
+            words = self._gateway.last_words()
+            raise UserError(words) if code == 2 else StartError(f"the gateway ended: {words}")
+        for replica in status.replicas:
+            last = replica.log_tail[-1] if replica.log_tail else replica.record.message
+            if replica.is_given_up:
+                raise UserError(last)
+            if replica.is_crash_looping:
+                lines = "\n".join(f"  {line}" for line in replica.log_tail)
+                raise StartError(
+                    f"{replica.record.replica_id} does not start: {replica.record.message}.\n"
+                    f"The last lines of {replica.log_path}:\n{lines}"
+                )
+
+    def _status(self) -> FleetStatus:
+        import ray
+
+        answer = ray.get(self._controller.status.remote(), timeout=_RPC_TIMEOUT_S)
+        return msgspec.msgpack.decode(answer, type=FleetStatus)
+
+    def _watch(self, version: int) -> FleetSnapshot:
+        """Returns within a second, so that signals and the gateway are looked after."""
+        import ray
+
+        try:
+            answer = ray.get(self._controller.watch.remote(version, 1.0), timeout=_RPC_TIMEOUT_S)
+        except ray.exceptions.RayActorError:  # Ray restarts it
+            time.sleep(_POLL_S)
+            return FleetSnapshot(version=version, replicas=[])
+        return msgspec.msgpack.decode(answer, type=FleetSnapshot)
+
+    def _request_stop(self, number: int, frame: object) -> None:
+        self._stop_requested = True
+
+
+def _exit_on_sigterm() -> None:
+    """While starting there is nothing to drain; the guard ends what we started."""
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
+
+
+def main(plan_file: Path) -> int:
+    """Run the fleet of a plan. Returns the exit code."""
+    _exit_on_sigterm()
+    plan = msgspec.json.decode(plan_file.read_bytes(), type=ServePlan)
+    progress = Progress(MonotonicClock())
+    fleet = LocalFleet(plan, progress)
+    try:
+        fleet.start()
+        progress.invitation(plan.url, plan.model, plan.log_dir)
+        fleet.run()
+    except PreparationError as error:
+        return error.exit_code
+    except UserError as error:
+        print(error if str(error).startswith("canopy") else f"canopy: {error}", file=sys.stderr)
+        return 2
+    except StartError as error:
+        print(f"canopy: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(Path(sys.argv[1]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # no orderly end of Ray: the guard kills it anyway

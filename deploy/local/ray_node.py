@@ -1,0 +1,46 @@
+"""A private Ray for one local fleet: loopback address, own token, own directory, no dashboard."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.environment import ray_environment
+from deploy.local.plan import write_private
+
+# Ray replaces 127.0.0.1 by the machine's outer address; any other loopback address it keeps.
+_NODE_ADDRESS = "127.0.0.2"
+_OBJECT_STORE_BYTES = 80 * 2**20  # messages only; Ray's minimum is 75 MiB
+
+
+@dataclass(frozen=True, slots=True)
+class RayNode:
+    """The started Ray, which this process is connected to."""
+
+    address: str
+    gpus: int
+
+
+def start_ray(run_dir: Path, token_file: Path, num_cpus: int) -> RayNode:
+    """Start Ray and connect. Call it once, from the main thread: the kernel ends Ray's processes with that thread."""
+    write_private(token_file, secrets.token_hex(32).encode())
+    os.environ.update(ray_environment(token_file))  # Ray reads them on import, and its processes inherit them
+    import ray
+
+    from common.fleet import RAY_NAMESPACE
+
+    temp_dir = run_dir / "ray"  # Ray makes it readable for everyone; the directory above it is not
+    context = ray.init(
+        num_cpus=num_cpus,
+        include_dashboard=False,
+        object_store_memory=_OBJECT_STORE_BYTES,
+        namespace=RAY_NAMESPACE,
+        log_to_driver=False,
+        logging_level="error",
+        _temp_dir=str(temp_dir),
+        _node_ip_address=_NODE_ADDRESS if sys.platform.startswith("linux") else None,
+    )
+    return RayNode(context.address_info["gcs_address"], int(ray.cluster_resources().get("GPU", 0)))

@@ -1,0 +1,89 @@
+"""The settings of `canopy serve`: its own, plus every flag of gateway and worker that the launcher does not decide.
+
+Each setting has one owner. A flag that both programs have goes to the gateway if it is about the public address, to
+both otherwise; what the launcher decides itself (addresses of replicas, identities) is not accepted at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+from pydantic import ValidationError, create_model
+
+from common.errors import UserError
+from common.settings import Settings, load, option, validation_sentence
+from gateway.config import GatewaySettings
+from worker.config import WorkerSettings
+
+_FLEET = "Fleet"
+_MODEL_FLAG = "--model-path"
+
+GATEWAY_ONLY = frozenset({"host", "port"})  # both have them; the replicas' are not public
+LAUNCHERS = frozenset({"worker_urls", "ray_address", "incarnation", "ready_file"})  # not accepted
+SHARED = frozenset({"log_level", "max_body_bytes", "shutdown_grace_s"})  # both have them, both get them
+
+
+class FleetSettings(Settings):
+    """Serve one model from replicas behind one gateway, on this machine: canopy serve MODEL [flags]."""
+
+    replicas: int = option(1, "replicas, each a whole engine (on its own GPU, if there are any)", category=_FLEET, ge=1)
+    start_timeout_s: float = option(
+        600, "seconds a replica may take to become ready", category=_FLEET, gt=0, aliases=["start-timeout"]
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """One validated tree per process that is started. The maps hold only what the user set."""
+
+    fleet: FleetSettings
+    gateway: GatewaySettings
+    worker: WorkerSettings
+    gateway_values: dict[str, Any]
+    worker_values: dict[str, Any]
+
+
+def load_serve_settings(argv: Sequence[str], env: Mapping[str, str]) -> ServeSettings:
+    """Parse `canopy serve` arguments; the first one may be the model. Raises UserError for any fault."""
+    argv = list(argv)
+    if argv and not argv[0].startswith("-"):
+        argv.insert(0, _MODEL_FLAG)
+    loaded = load(combined_settings(), argv, env, prog="canopy serve")
+    values = {name: getattr(loaded.settings, name) for name in loaded.sources}
+    worker_values = _values_of(WorkerSettings, values, without=GATEWAY_ONLY)
+    gateway_values = _values_of(GatewaySettings, values, without=frozenset())
+    return ServeSettings(
+        fleet=_validated(FleetSettings, _values_of(FleetSettings, values, without=frozenset())),
+        gateway=_validated(GatewaySettings, gateway_values),
+        worker=_validated(WorkerSettings, worker_values),
+        gateway_values=gateway_values,
+        worker_values=worker_values,
+    )
+
+
+@cache
+def combined_settings() -> type[Settings]:
+    """One class with every accepted setting, for the parser and the help page."""
+    fields: dict[str, Any] = {}
+    for cls in (FleetSettings, GatewaySettings, WorkerSettings):
+        for name, field in cls.model_fields.items():
+            if name not in LAUNCHERS and name not in fields:
+                fields[name] = (field.annotation, field)
+    return create_model("CombinedSettings", __base__=Settings, __doc__=FleetSettings.__doc__, **fields)
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def _values_of(cls: type[Settings], values: Mapping[str, Any], *, without: frozenset[str]) -> dict[str, Any]:
+    return {n: v for n, v in values.items() if n in cls.model_fields and n not in without}
+
+
+def _validated(cls: type[S], values: Mapping[str, Any]) -> S:
+    try:
+        return cls.model_validate(values)
+    except ValidationError as error:
+        raise UserError(validation_sentence(error)) from None

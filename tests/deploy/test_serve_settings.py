@@ -1,0 +1,61 @@
+"""`canopy serve` flags reach exactly the program that owns them."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.errors import UserError
+from deploy.serve_settings import GATEWAY_ONLY, LAUNCHERS, SHARED, combined_settings, load_serve_settings
+from gateway.config import GatewaySettings
+from worker.config import WorkerSettings
+
+
+def test_every_setting_that_both_programs_have_has_a_declared_owner() -> None:
+    both = GatewaySettings.model_fields.keys() & WorkerSettings.model_fields.keys()
+    assert both == GATEWAY_ONLY | SHARED
+    for name in SHARED:
+        assert GatewaySettings.model_fields[name].annotation == WorkerSettings.model_fields[name].annotation
+    assert GatewaySettings.model_fields.keys() | WorkerSettings.model_fields.keys() >= LAUNCHERS
+
+
+def test_flags_go_to_their_owner() -> None:
+    argv = "m --replicas 3 --port 81 --policy random --page-size 4 --log-level debug --chunked-prefill-size 64".split()
+    settings = load_serve_settings(argv, {})
+    assert settings.fleet.replicas == 3
+    assert settings.gateway_values == {"port": 81, "policy": "random", "log_level": "debug"}
+    assert settings.worker_values == {
+        "model_path": "m",
+        "page_size": 4,
+        "log_level": "debug",
+        "chunked_prefill_size": 64,
+    }
+
+
+def test_environment_and_bounds_are_those_of_the_owner() -> None:
+    assert load_serve_settings(["m"], {"CANOPY_REPLICAS": "4"}).fleet.replicas == 4
+    with pytest.raises(UserError, match="--port: .*65535"):
+        load_serve_settings(["m", "--port", "70000"], {})
+    with pytest.raises(UserError, match="--replicas: .*greater than or equal to 1"):
+        load_serve_settings(["m", "--replicas", "0"], {})
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        ([], "--model-path is required."),
+        (["m", "--speed", "9"], "Unrecognized arguments: --speed 9; see canopy serve --help."),
+        (["m", "--incarnation", "x"], "Unrecognized arguments: --incarnation x"),
+        (["m", "--worker-urls", "http://a:1"], "Unrecognized arguments: --worker-urls"),
+        (["m", "--chunked-prefill-size", "10", "--page-size", "4"], "must be a multiple of --page-size 4"),
+        (["m", "--policy", "sticky"], "--policy sticky is not built yet"),
+    ],
+)
+def test_faults_are_one_sentence(argv: list[str], sentence: str) -> None:
+    with pytest.raises(UserError) as fault:
+        load_serve_settings(argv, {})
+    assert sentence in str(fault.value)
+    assert "\n" not in str(fault.value)
+
+
+def test_what_the_launcher_decides_is_not_offered() -> None:
+    assert not combined_settings().model_fields.keys() & LAUNCHERS
