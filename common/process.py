@@ -14,11 +14,12 @@ from setproctitle import setproctitle
 
 from common.errors import UserError
 
+LISTEN_BACKLOG = 2048
 _PR_SET_PDEATHSIG = 1
 _PARENT_POLL_S = 0.5
 
 
-def bind_port(host: str, port: int, *, backlog: int = 2048) -> socket.socket:
+def bind_port(host: str, port: int) -> socket.socket:
     """A listening TCP socket on `host`:`port` (0 = any free port). Raises UserError if it cannot be had.
 
     It listens at once: two sockets may share a bound port with SO_REUSEADDR, but not a listening one.
@@ -33,7 +34,7 @@ def bind_port(host: str, port: int, *, backlog: int = 2048) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
-        sock.listen(backlog)
+        sock.listen(LISTEN_BACKLOG)
     except OSError as error:
         sock.close()
         reason = (error.strerror or str(error)).lower()

@@ -1,18 +1,13 @@
-"""Every fault a client can meet, in OpenAI's error shape: routes raise `RequestFault`, this file answers it."""
+"""Every fault a client can meet, and pydantic's faults as ours. worker/server/http.py makes HTTP answers of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import orjson
-from fastapi import FastAPI, Request, Response
 from pydantic import ValidationError
-from starlette.exceptions import HTTPException
 
 from common.errors import error_body
-
-RETRY_AFTER_S = 1  # what a 503 tells clients
 
 
 class RequestFault(Exception):
@@ -54,29 +49,3 @@ def field_path(location: Sequence[int | str]) -> str | None:
 
 
 _BRANCHES = frozenset({"str", "int", "float", "bool", "list", "dict"})
-
-
-def answer(fault: RequestFault) -> Response:
-    """The HTTP answer to a fault."""
-    headers: Mapping[str, str] | None = {"retry-after": str(RETRY_AFTER_S)} if fault.status == 503 else None
-    return Response(orjson.dumps(fault.body()), fault.status, headers, "application/json")
-
-
-def install(app: FastAPI) -> None:
-    """Make `app` answer every fault, its own and the framework's, in OpenAI's shape."""
-
-    @app.exception_handler(RequestFault)
-    async def fault(_: Request, error: RequestFault) -> Response:
-        return answer(error)
-
-    @app.exception_handler(HTTPException)
-    async def framework_fault(request: Request, error: HTTPException) -> Response:
-        text = {
-            404: f"There is no {request.url.path} here.",
-            405: f"{request.url.path} does not take {request.method}.",
-        }.get(error.status_code, str(error.detail))
-        return answer(RequestFault(error.status_code, text))
-
-    @app.exception_handler(Exception)
-    async def crash(_: Request, __: Exception) -> Response:  # the HTTP server logs the traceback
-        return answer(RequestFault(500, "The server failed at this request; its log says why."))

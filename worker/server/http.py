@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TypeVar
 
 import orjson
-from fastapi import Request, Response
+from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -19,6 +20,7 @@ from worker.server.errors import RequestFault, from_validation
 
 B = TypeVar("B", bound=BaseModel)
 
+RETRY_AFTER_S = 1  # what a 503 tells clients
 REQUEST_ID = "x-request-id"
 _USABLE_ID = re.compile(r"[\x21-\x7e]{1,256}")
 _JSON = re.compile(r"application/([\w.+-]+\+)?json\b", re.IGNORECASE)
@@ -126,3 +128,29 @@ class RequestIds:
             await send(message)
 
         await self._app(scope, receive, send_with_id)
+
+
+def answer(fault: RequestFault) -> Response:
+    """The HTTP answer to a fault."""
+    headers: Mapping[str, str] | None = {"retry-after": str(RETRY_AFTER_S)} if fault.status == 503 else None
+    return JsonAnswer(fault.body(), fault.status, headers)
+
+
+def install_error_answers(app: FastAPI) -> None:
+    """Make `app` answer every fault, its own and the framework's, in OpenAI's shape."""
+
+    @app.exception_handler(RequestFault)
+    async def fault(_: Request, error: RequestFault) -> Response:
+        return answer(error)
+
+    @app.exception_handler(HTTPException)
+    async def framework_fault(request: Request, error: HTTPException) -> Response:
+        text = {
+            404: f"There is no {request.url.path} here.",
+            405: f"{request.url.path} does not take {request.method}.",
+        }.get(error.status_code, str(error.detail))
+        return answer(RequestFault(error.status_code, text))
+
+    @app.exception_handler(Exception)
+    async def crash(_: Request, __: Exception) -> Response:  # the HTTP server logs the traceback
+        return answer(RequestFault(500, "The server failed at this request; its log says why."))

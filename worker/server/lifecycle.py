@@ -15,6 +15,11 @@ class ReplicaState(Enum):
     DRAINING = "draining"
     FAILED = "failed"
 
+    @property
+    def has_scheduler(self) -> bool:
+        """Whether the scheduler can be asked."""
+        return self in (ReplicaState.READY, ReplicaState.DRAINING)
+
 
 _LEGAL: dict[ReplicaState, frozenset[ReplicaState]] = {
     ReplicaState.STARTING: frozenset({ReplicaState.READY, ReplicaState.DRAINING, ReplicaState.FAILED}),
@@ -35,11 +40,13 @@ class Lifecycle:
 
     def __init__(self) -> None:
         self.state = ReplicaState.STARTING
+        self.was_ready = False
 
     def move_to(self, state: ReplicaState) -> None:
         """Change state; an illegal move is an AssertionError."""
         assert state in _LEGAL[self.state], f"{self.state.name} -> {state.name}"
         self.state = state
+        self.was_ready |= state is ReplicaState.READY
 
     def check_admits(self) -> None:
         """Raise RequestFault (503) unless new requests are taken."""

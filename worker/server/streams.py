@@ -167,6 +167,10 @@ class Streams:
         self._end(answer)
         generation.notify(answer)
 
+    def expire_after(self, timeout_s: float, generation: Generation, message: str) -> None:
+        """End a generation with status 503 unless it ends within `timeout_s`."""
+        asyncio.get_running_loop().call_later(timeout_s, generation.abort, 503, message)
+
     async def wait_idle(self) -> None:
         """Wait until no sequence is live."""
         await self._idle.wait()

@@ -1,0 +1,214 @@
+"""One replica from start to end: HTTP server, channel, scheduler process, tokenizer, and what ends them all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import uuid
+from collections.abc import Awaitable, Coroutine, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from prometheus_client import CollectorRegistry
+
+from common.clock import MonotonicClock
+from common.errors import UserError
+from common.process import LISTEN_BACKLOG, url_of
+from worker.config import WorkerSettings
+from worker.ipc.channel import FrontendChannel
+from worker.ipc.messages import ModelFound, SchedulerFailed, SchedulerReady, Shutdown
+from worker.launch.child import SchedulerProcess, how_it_ended
+from worker.launch.ready_file import write_ready_file
+from worker.server.app import create_app
+from worker.server.lifecycle import ReplicaState
+from worker.server.service import ModelFiles, Service
+
+log = logging.getLogger(__name__)
+
+_LAST_WORDS_S = 0.1  # for its last message, which says more than its exit code
+_FLUSH_S = 3  # for answers under way to leave when the replica ends
+_SCHEDULER_END_S = 10.0  # for the scheduler to leave its loop
+_KEEP_ALIVE_S = 75  # an idle connection stays open; longer than clients' and gateways' own limits
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why the replica must end. `user_fault`: one sentence and exit code 2, else exit code 1."""
+
+    message: str
+    user_fault: bool
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without its signal handling: the replica decides when to stop, and stops in order."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+
+class Replica:
+    """Composition of one replica. `run` is its life; make it on the running event loop, in the main thread."""
+
+    def __init__(self, settings: WorkerSettings, listener: socket.socket) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._url = url_of(listener)
+        self._channel = FrontendChannel()
+        incarnation = settings.incarnation or uuid.uuid4().hex
+        self._service = Service(settings, incarnation, CollectorRegistry(), MonotonicClock(), self._channel.send)
+        self._http = HttpServer(_http_config(self._service))
+        loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[SchedulerReady] = loop.create_future()
+        self._failure: asyncio.Future[Failure] = loop.create_future()
+        self._background: list[asyncio.Task[None]] = []
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+
+    async def run(self) -> int:
+        """Serve until told to stop (0) or something breaks (1). Raises UserError for what the user can mend."""
+        self._install_signals()
+        log.info("Loading %s; %s answers 503 until it is ready.", self._settings.model_path, self._url)
+        scheduler = await SchedulerProcess.start(self._settings, self._channel.directory)
+        http = asyncio.create_task(self._http.serve([self._listener]))
+        self._spawn(self._receive(scheduler))
+        self._spawn(self._watch(scheduler))
+        patience_s = 0.0
+        try:
+            await _first(self._failure, self._stop.wait(), http)
+            if not self._failure.done():
+                await self._drain()
+            failure = self._failure.result() if self._failure.done() else None
+            patience_s = _SCHEDULER_END_S if self._service.lifecycle.was_ready else 0.0
+            self._service.end(failure.message if failure is not None else None)
+            self._channel.send(Shutdown())
+            self._http.should_exit = True
+            await http
+        finally:
+            await scheduler.end(patience_s)
+            for task in (http, *self._background):
+                task.cancel()
+            self._service.close()
+            self._channel.close()
+        return _exit_code(failure)
+
+    async def _receive(self, scheduler: SchedulerProcess) -> None:
+        """Take the scheduler's messages until the end."""
+        async for message in self._channel.messages():
+            match message:
+                case ModelFound(path=path):
+                    self._spawn(self._open(path, scheduler.pid))
+                case SchedulerReady():
+                    self._ready.set_result(message)
+                case SchedulerFailed(message=text, user_fault=user_fault):
+                    self._fail(text, user_fault=user_fault)
+                case _:
+                    self._service.receive(message)
+
+    async def _open(self, path: str, scheduler_pid: int) -> None:
+        """Load the tokenizer while the scheduler loads the weights; then take requests and say so."""
+        files = await asyncio.to_thread(ModelFiles.load, path, self._settings)
+        ready = await self._ready
+        if self._stop.is_set():
+            return
+        self._service.open(ready, files)
+        await self._service.scheduler.load()  # an answer: both sockets are connected
+        self._channel.unlink()
+        self._announce(ready, scheduler_pid)
+
+    def _announce(self, ready: SchedulerReady, scheduler_pid: int) -> None:
+        settings, incarnation = self._settings, self._service.incarnation
+        if settings.ready_file is not None:
+            write_ready_file(
+                Path(settings.ready_file),
+                url=self._url,
+                scheduler_pid=scheduler_pid,
+                incarnation=incarnation,
+                model=settings.model_name,
+                ready=ready,
+            )
+        log.info("Ready: %s serves %s (incarnation %s).", self._url, settings.model_name, incarnation)
+
+    async def _watch(self, scheduler: SchedulerProcess) -> None:
+        """The replica cannot outlive its scheduler."""
+        code = await scheduler.ended()
+        await asyncio.sleep(_LAST_WORDS_S)
+        self._fail(how_it_ended(code), user_fault=False)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a part of the replica's life; if it raises, the replica fails."""
+        task = asyncio.create_task(work)
+        self._background.append(task)
+        task.add_done_callback(self._check)
+
+    def _check(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, UserError):
+            return self._fail(str(error), user_fault=True)
+        log.error("The frontend hit an exception", exc_info=error)
+        self._fail(f"The frontend failed: {type(error).__name__}: {error}", user_fault=False)
+
+    def _fail(self, message: str, *, user_fault: bool) -> None:
+        if not self._failure.done():
+            self._failure.set_result(Failure(message, user_fault))
+
+    async def _drain(self) -> None:
+        """Refuse new requests, and wait for the running ones: until the grace is over, or something cuts it short."""
+        self._service.lifecycle.move_to(ReplicaState.DRAINING)
+        log.info(
+            "Stopping: %d running sequences may take %g s.", self._service.num_live, self._settings.shutdown_grace_s
+        )
+        grace = asyncio.sleep(self._settings.shutdown_grace_s)
+        await _first(self._service.wait_idle(), self._stop_now.wait(), self._failure, grace)
+
+    def _install_signals(self) -> None:
+        """The first signal drains, the second ends at once."""
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            (self._stop_now if self._stop.is_set() else self._stop).set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop)
+
+
+async def _first(*waits: Awaitable[object]) -> None:
+    """Return when one of them is done; the tasks made for the others are cancelled. Raises what it raised."""
+    futures = [asyncio.ensure_future(wait) for wait in waits]
+    done, rest = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+    for future, wait in zip(futures, waits, strict=True):
+        if future in rest and future is not wait:
+            future.cancel()
+    for future in done:
+        future.result()
+
+
+def _http_config(service: Service) -> uvicorn.Config:
+    return uvicorn.Config(
+        create_app(service),
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_FLUSH_S,
+        backlog=LISTEN_BACKLOG,
+    )
+
+
+def _exit_code(failure: Failure | None) -> int:
+    if failure is None:
+        return 0
+    if failure.user_fault:
+        raise UserError(failure.message)
+    log.error("%s", failure.message)
+    return 1

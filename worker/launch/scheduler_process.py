@@ -1,0 +1,82 @@
+"""The scheduler process: `python -m worker.launch.scheduler_process IPC_DIRECTORY PARENT_PID`, settings JSON on stdin.
+
+It leaves its loop when told to, and dies with its parent. Signals of the terminal are the parent's business.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from common import logs
+from common.errors import UserError
+from common.process import die_with_parent, set_title
+from worker.config import WorkerSettings
+from worker.ipc.channel import SchedulerChannel
+from worker.ipc.messages import FrontendMessage, ModelFound, SchedulerFailed
+from worker.launch.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
+
+_FOREVER_S = 3600.0  # an idle scheduler looks at its socket this often
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run until told to stop (0), the user is at fault (2) or something breaks (1)."""
+    directory, parent_pid = argv
+    die_with_parent(int(parent_pid))
+    set_title("canopy-scheduler")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    faulthandler.enable()
+    settings = WorkerSettings.model_validate_json(sys.stdin.read())
+    logs.setup(settings.log_level)
+    channel = SchedulerChannel(Path(directory))
+    try:
+        serve(settings, channel)
+        return 0
+    except UserError as error:
+        channel.send(SchedulerFailed(message=str(error), user_fault=True))
+        return 2
+    except Exception as error:
+        log.exception("The scheduler hit an exception")
+        text = f"The scheduler failed: {type(error).__name__}: {error}"
+        channel.send(SchedulerFailed(message=text, user_fault=False))
+        return 1
+    finally:
+        channel.close()
+
+
+def serve(settings: WorkerSettings, channel: SchedulerChannel) -> None:
+    """Find and load the model, say so, and run the scheduler's loop until Shutdown."""
+    from worker.models.paths import cache_root, resolve_model_path
+
+    path = resolve_model_path(settings.model_path, cache_root(os.environ))
+    channel.send(ModelFound(path=str(path)))
+
+    from worker.assembly import build_scheduler  # imports torch: not before the path is known to be good
+    from worker.scheduler.loop import run
+
+    scheduler = build_scheduler(settings.model_copy(update={"model_path": str(path)}), channel.send)
+    watchdog = Watchdog(settings.watchdog_timeout_s)
+    channel.send(scheduler.ready_message())
+
+    def receive() -> list[FrontendMessage]:
+        watchdog.alive()
+        return channel.drain()
+
+    def wait() -> None:
+        watchdog.rest()
+        channel.wait(_FOREVER_S)
+
+    run(scheduler, receive, wait)
+    watchdog.rest()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,194 @@
+"""The endpoints beside generation: health, model and server facts, load, cache, aborts, tokens, metrics."""
+
+from __future__ import annotations
+
+import time
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from worker.ipc.messages import LoadReport
+from worker.sampling_params import SamplingParams
+from worker.server.errors import RequestFault
+from worker.server.http import JsonAnswer, read_body
+from worker.server.openai import template_message
+from worker.server.prompts import Ask, encode_chat, new_id, start
+from worker.server.replies import whole_reply
+from worker.server.sampling import check_token_ids
+from worker.server.schemas import AbortBody, DetokenizeBody, TokenizeBody
+from worker.server.service import Service
+
+HEALTH_PREFIX = "HEALTH_CHECK_"
+HEALTH_DEADLINE_S = 20.0
+_VERSION = version("canopy-serve")
+
+
+async def health(service: Service, _: Request) -> Response:
+    """200 while requests are taken, else 503."""
+    service.lifecycle.check_admits()
+    return Response()
+
+
+async def health_generate(service: Service, request: Request) -> Response:
+    """200 if one token is really generated within 20 s."""
+    serving = service.admit()
+    sampling = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
+    ask = Ask([0], sampling, "")
+    generation = start(serving, [ask], group_id=new_id(HEALTH_PREFIX), stream=False)
+    serving.streams.expire_after(HEALTH_DEADLINE_S, generation, "No token was generated within 20 s.")
+    await whole_reply(request, generation)
+    return Response()
+
+
+async def model_info(service: Service, _: Request) -> Response:
+    """What model this is."""
+    ready = service.serving.ready
+    settings = service.settings
+    return JsonAnswer(
+        {
+            "model_path": settings.model_path,
+            "tokenizer_path": settings.tokenizer_path or settings.model_path,
+            "served_model_name": settings.model_name,
+            "is_generation": True,
+            "preferred_sampling_params": None,
+            "weight_version": "default",
+            "has_image_understanding": False,
+            "has_audio_understanding": False,
+            "architectures": ready.architectures,
+            "max_model_len": ready.context_len,
+            "incarnation": service.incarnation,
+        }
+    )
+
+
+async def server_info(service: Service, _: Request) -> Response:
+    """Every setting, flat; what the scheduler said when it was ready; its load now."""
+    load = await service.scheduler.load()
+    internal = {
+        "last_gen_throughput": load.gen_throughput,
+        "new_token_ratio": load.new_token_ratio,
+        **_queue_fields(load),
+    }
+    ready = msgspec.to_builtins(service.serving.ready)
+    own = {"incarnation": service.incarnation, "version": _VERSION, "status": service.lifecycle.state.value}
+    named = {"served_model_name": service.settings.model_name}
+    return JsonAnswer(service.settings.model_dump() | ready | named | own | {"internal_states": [internal]})
+
+
+async def models(service: Service, _: Request) -> Response:
+    """OpenAI's list; it has one model."""
+    return JsonAnswer({"object": "list", "data": [_model_card(service)]})
+
+
+async def model(service: Service, name: str) -> Response:
+    """OpenAI's model object. Raises RequestFault (404) for another model."""
+    service.check_model(name)
+    return JsonAnswer(_model_card(service))
+
+
+def _model_card(service: Service) -> dict[str, Any]:
+    return {
+        "id": service.settings.model_name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "canopy",
+        "root": service.settings.model_path,
+        "parent": None,
+        "max_model_len": service.serving.ready.context_len,
+    }
+
+
+async def loads(service: Service, _: Request) -> Response:
+    """The load report in SGLang's shape: one entry, of data-parallel rank 0."""
+    ready, load = service.serving.ready, await service.scheduler.load()
+    gib = 2**30
+    entry = {
+        "dp_rank": 0,
+        **_queue_fields(load),
+        "num_used_tokens": load.num_used_tokens,
+        "num_evictable_tokens": load.num_evictable_tokens,
+        "num_free_tokens": load.num_free_tokens,
+        "num_waiting_tokens": load.num_waiting_tokens,
+        "max_total_num_tokens": load.max_total_num_tokens,
+        "max_running_requests": load.max_running_requests,
+        "token_usage": load.token_usage,
+        "utilization": load.num_running_reqs / load.max_running_requests,
+        "gen_throughput": load.gen_throughput,
+        "cache_hit_rate": load.cache_hit_rate,
+        "new_token_ratio": load.new_token_ratio,
+        "totals": {name: value for name, value in msgspec.to_builtins(load).items() if name.endswith("_total")},
+        "memory": {
+            "weight_gb": ready.weight_bytes / gib,
+            "kv_cache_gb": ready.kv_pool_bytes / gib,
+            "token_capacity": load.max_total_num_tokens,
+        },
+        "queues": {"waiting": load.num_waiting_reqs, "retracted": 0},
+    }
+    return JsonAnswer(
+        {
+            "timestamp": time.time(),
+            "version": _VERSION,
+            "accelerator": ready.device,
+            "incarnation": service.incarnation,
+            "loads": [entry],
+        }
+    )
+
+
+def _queue_fields(load: LoadReport) -> dict[str, int]:
+    return {"num_running_reqs": load.num_running_reqs, "num_waiting_reqs": load.num_waiting_reqs}
+
+
+async def flush_cache(service: Service, _: Request) -> Response:
+    """Empty the prefix cache; 400 while requests run or wait."""
+    service.admit()
+    reply = await service.scheduler.flush_cache()
+    if not reply.ok:
+        raise RequestFault(400, reply.message)
+    return Response("The prefix cache is empty.\n", media_type="text/plain")
+
+
+async def abort_request(service: Service, request: Request) -> Response:
+    """End a request by its id, or all. Always 200: an unknown id has nothing to abort."""
+    streams = service.serving.streams
+    body = await read_body(request, AbortBody, service.settings.max_body_bytes)
+    if body.abort_all:
+        streams.abort_all(400, "The request was aborted.")
+    elif body.rid is not None:
+        streams.abort(body.rid)
+    return Response()
+
+
+async def tokenize(service: Service, request: Request) -> Response:
+    """Token ids of a text or a chat."""
+    serving = service.admit()
+    body = await read_body(request, TokenizeBody, service.settings.max_body_bytes)
+    if (body.prompt is None) == (body.messages is None):
+        raise RequestFault(400, "Give exactly one of prompt and messages.", param="prompt")
+    if body.messages is not None:
+        tokens = await encode_chat(serving, [template_message(message) for message in body.messages])
+    else:
+        text, specials = body.prompt or "", body.add_special_tokens is not False
+        tokenizer = serving.tokenizer.tokenizer
+        tokens = await serving.tokenizer.run(lambda: tokenizer.encode(text, add_special_tokens=specials))
+    return JsonAnswer({"tokens": tokens, "count": len(tokens), "max_model_len": serving.ready.context_len})
+
+
+async def detokenize(service: Service, request: Request) -> Response:
+    """The text of token ids."""
+    serving = service.admit()
+    body = await read_body(request, DetokenizeBody, service.settings.max_body_bytes)
+    check_token_ids(body.tokens, serving.ready.vocab_size, "tokens")
+    tokenizer, skip = serving.tokenizer.tokenizer, body.skip_special_tokens is not False
+    text = await serving.tokenizer.run(lambda: tokenizer.decode(body.tokens, skip_special_tokens=skip))
+    return JsonAnswer({"text": text})
+
+
+async def metrics(service: Service, _: Request) -> Response:
+    """Prometheus text. While the model loads it has the frontend's series only."""
+    if service.lifecycle.state.has_scheduler:
+        service.load_metrics.report = await service.scheduler.load()
+    return Response(generate_latest(service.registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,120 @@
+"""POST /v1/completions and /v1/chat/completions: from OpenAI's bodies to sequences, and whole answers back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import Request, Response
+
+from worker.sampling_params import SamplingParams
+from worker.server.answers import Answer
+from worker.server.errors import RequestFault
+from worker.server.fields import MAX_PROMPTS
+from worker.server.http import JsonAnswer, read_body
+from worker.server.openai_chunks import ChatChunks, CompletionChunks, Header, finish_fields, usage
+from worker.server.prompts import Ask, encode, encode_chat, new_id, start
+from worker.server.replies import stream_reply, whole_reply
+from worker.server.sampling import copies
+from worker.server.schemas import ChatRequest, CompletionRequest, Message, OpenAIFields
+from worker.server.service import Service, Serving
+from worker.server.streams import Generation
+
+
+async def completions(service: Service, request: Request) -> Response:
+    """Answer a completion request; its choices are the n answers of the first prompt, then of the second, ..."""
+    serving = service.admit()
+    body = await read_body(request, CompletionRequest, service.settings.max_body_bytes)
+    service.check_model(body.model)
+    sampling = serving.rules.for_completion(body)
+    single = len(body.prompt) == 1
+    asks = [
+        ask
+        for i, input_ids in enumerate(await encode(serving, body.prompt, "prompt"))
+        for ask in _asks(body, input_ids, sampling, "prompt" if single else f"prompt[{i}]")
+    ]
+    if len(asks) > MAX_PROMPTS:
+        raise RequestFault(400, f"{len(body.prompt)} prompts with n={body.n} make more than {MAX_PROMPTS}.", param="n")
+    header = _header(service, body, "cmpl-", "text_completion")
+    generation = _start(serving, body, asks, header)
+    cache_report = service.settings.enable_cache_report
+    if body.stream:
+        chunks = CompletionChunks(header, generation.answers, body.n or 1, _usage_wanted(body), cache_report)
+        return await stream_reply(request, generation, chunks)
+    await whole_reply(request, generation)
+    choices = [
+        {"index": answer.index, "text": answer.text, "logprobs": None, **finish_fields(answer)}
+        for answer in generation.answers
+    ]
+    return _whole(header, choices, generation.answers, body, cache_report)
+
+
+async def chat_completions(service: Service, request: Request) -> Response:
+    """Answer a chat request with n choices."""
+    serving = service.admit()
+    body = await read_body(request, ChatRequest, service.settings.max_body_bytes)
+    service.check_model(body.model)
+    sampling = serving.rules.for_chat(body)
+    variables = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        variables["reasoning_effort"] = body.reasoning_effort
+    input_ids = await encode_chat(
+        serving,
+        [template_message(message) for message in body.messages],
+        continue_final_message=bool(body.continue_final_message),
+        variables=variables,
+    )
+    header = _header(service, body, "chatcmpl-", "chat.completion")
+    generation = _start(serving, body, _asks(body, input_ids, sampling, "messages"), header)
+    cache_report = service.settings.enable_cache_report
+    if body.stream:
+        chunks = ChatChunks(header, generation.answers, body.n or 1, _usage_wanted(body), cache_report)
+        return await stream_reply(request, generation, chunks)
+    await whole_reply(request, generation)
+    choices = [
+        {
+            "index": answer.index,
+            "message": {"role": "assistant", "content": answer.text},
+            "logprobs": None,
+            **finish_fields(answer),
+        }
+        for answer in generation.answers
+    ]
+    return _whole(header, choices, generation.answers, body, cache_report)
+
+
+def template_message(message: Message) -> dict[str, Any]:
+    """A message as chat templates know it: content is a text, and developer is another word for system."""
+    role = "system" if message.role == "developer" else message.role
+    plain: dict[str, Any] = {"role": role, "content": message.content or ""}
+    return plain if message.name is None else plain | {"name": message.name}
+
+
+def _asks(body: OpenAIFields, input_ids: list[int], sampling: SamplingParams, param: str) -> list[Ask]:
+    return [Ask(input_ids, one, param) for one in copies(sampling, body.n or 1)]
+
+
+def _start(serving: Serving, body: OpenAIFields, asks: Sequence[Ask], header: Header) -> Generation:
+    return start(
+        serving,
+        asks,
+        group_id=header.id,
+        priority=body.priority,
+        extra_key=body.extra_key or body.cache_salt,
+        stream=bool(body.stream),
+    )
+
+
+def _header(service: Service, body: OpenAIFields, prefix: str, kind: str) -> Header:
+    return Header(body.rid or new_id(prefix), kind, int(time.time()), service.settings.model_name)
+
+
+def _usage_wanted(body: OpenAIFields) -> bool:
+    return body.stream_options is not None and bool(body.stream_options.include_usage)
+
+
+def _whole(
+    header: Header, choices: list[dict[str, Any]], answers: Sequence[Answer], body: OpenAIFields, cache_report: bool
+) -> Response:
+    return JsonAnswer(header.fields(choices) | {"usage": usage(answers, body.n or 1, cache_report)})
