@@ -66,3 +66,7 @@ def _status(argv: Sequence[str]) -> int:
     from deploy.status import main as status_main
 
     return status_main(argv, os.environ)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -26,7 +26,7 @@ from deploy.guard import guarded
 from deploy.processes import become_subreaper, end_descendants
 
 _POLL_S = 0.05
-_SCHEDULER_GRACE_S = 0.2  # for a frontend that ends by itself, with a better reason than ours
+_SCHEDULER_GRACE_S = 0.7  # for a frontend that ends its streams and itself, with a better reason than ours
 _LOG_TAIL_LINES = 20
 _LOG_TAIL_BYTES = 64 * 1024
 

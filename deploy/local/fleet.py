@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 import psutil
@@ -183,10 +183,19 @@ def _exit_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
 
 
+def _ray_messages(plan: ServePlan) -> TextIO:
+    """Where Ray tells of every dead actor, in many lines; it writes to whatever sys.stderr is."""
+    path = Path(plan.log_dir) / "ray.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("w", buffering=1)
+
+
 def main(plan_file: Path) -> int:
     """Run the fleet of a plan. Returns the exit code."""
     _exit_on_sigterm()
     plan = msgspec.json.decode(plan_file.read_bytes(), type=ServePlan)
+    errors = sys.stderr
+    sys.stderr = _ray_messages(plan)
     progress = Progress(MonotonicClock())
     fleet = LocalFleet(plan, progress)
     try:
@@ -196,10 +205,10 @@ def main(plan_file: Path) -> int:
     except PreparationError as error:
         return error.exit_code
     except UserError as error:
-        print(error if str(error).startswith("canopy") else f"canopy: {error}", file=sys.stderr)
+        print(error if str(error).startswith("canopy") else f"canopy: {error}", file=errors)
         return 2
     except StartError as error:
-        print(f"canopy: {error}", file=sys.stderr)
+        print(f"canopy: {error}", file=errors)
         return 1
     return 0
 
@@ -207,5 +216,4 @@ def main(plan_file: Path) -> int:
 if __name__ == "__main__":
     code = main(Path(sys.argv[1]))
     sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(code)  # no orderly end of Ray: the guard kills it anyway
