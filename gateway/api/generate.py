@@ -1,0 +1,53 @@
+"""The raw ASGI callable in front of the FastAPI app: generation requests never enter FastAPI."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from gateway.proxy.asgi import AsgiDownstream, BodyTooLarge, ClientGone, Receive, Scope, Send, read_body
+from gateway.proxy.exchange import Exchange
+from gateway.proxy.forwarder import Forwarder
+from gateway.proxy.hot import HOT_PATHS, BodyFault, inbound_of, refusal, request_id_of, too_large
+
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class GenerateEndpoints:
+    """Proxies POSTs to the generation endpoints; hands everything else to `app`."""
+
+    def __init__(self, app: Asgi, forwarder: Forwarder, *, max_body_bytes: int) -> None:
+        self._app = app
+        self._forwarder = forwarder
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] in HOT_PATHS and scope["method"] == "POST":
+            await self._proxy(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _proxy(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = scope["headers"]
+        request_id = request_id_of(headers)
+        try:
+            body = await read_body(headers, receive, self._max_body_bytes)
+            inbound = inbound_of(scope["path"], scope["query_string"], headers, body, request_id)
+        except BodyTooLarge:
+            await _refuse(send, 413, too_large(self._max_body_bytes), request_id)
+            return
+        except BodyFault as fault:
+            await _refuse(send, 400, str(fault), request_id)
+            return
+        except ClientGone:
+            return
+        downstream = AsgiDownstream()
+        await downstream.run(Exchange(self._forwarder, inbound, downstream), receive, send)
+
+
+async def _refuse(send: Send, status: int, message: str, request_id: bytes) -> None:
+    headers, body = refusal(status, message, request_id)
+    headers.append((b"content-length", str(len(body)).encode()))
+    if status == 413:
+        headers.append((b"connection", b"close"))  # the rest of the body is not read
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

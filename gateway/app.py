@@ -1,0 +1,107 @@
+"""Composition root: builds every object of one gateway process from its settings and runs the background tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from common.clock import Clock, MonotonicClock
+from gateway.api.admin import Lifecycle
+from gateway.api.app import make_app
+from gateway.api.generate import Asgi, GenerateEndpoints
+from gateway.config import GatewaySettings
+from gateway.fleet.discovery import Discovery, StaticDiscovery
+from gateway.fleet.health import HealthMonitor
+from gateway.fleet.registry import Registry
+from gateway.metrics import Metrics
+from gateway.proxy.fetch import Fetcher, WorkerProbe
+from gateway.proxy.forwarder import ConnectionPools, Forwarder, Timeouts
+from gateway.proxy.retry import RetryBudget
+from gateway.routing.factory import make_policy
+from gateway.routing.router import Router
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """The parts of one gateway process that others talk to."""
+
+    settings: GatewaySettings
+    registry: Registry
+    forwarder: Forwarder
+    lifecycle: Lifecycle
+    asgi: Asgi
+    health: HealthMonitor
+    discovery: Discovery
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Follow the fleet and keep time while inside; end what is left on the way out."""
+        tasks = [
+            asyncio.create_task(self.discovery.run()),
+            asyncio.create_task(self.health.run()),
+            asyncio.create_task(self.forwarder.sweep()),
+        ]
+        try:
+            yield
+        finally:
+            self.forwarder.shut_down()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def build(
+    settings: GatewaySettings,
+    *,
+    clock: Clock | None = None,
+    metrics_registry: CollectorRegistry | None = None,
+    rng: random.Random | None = None,
+) -> Gateway:
+    """Wire one gateway. Call inside a running event loop."""
+    clock = clock or MonotonicClock()
+    registry = Registry()
+    metrics = Metrics(metrics_registry or CollectorRegistry())
+    pools = ConnectionPools(clock, keep_alive_s=settings.upstream_keep_alive_s, max_idle=settings.upstream_max_idle)
+    fetcher = Fetcher(pools)
+    health = HealthMonitor(
+        registry,
+        WorkerProbe(fetcher),
+        clock,
+        interval_s=settings.health_interval_s,
+        timeout_s=settings.health_timeout_s,
+        max_failures=settings.health_max_failures,
+        on_probe_failure=metrics.probe_failures.inc,
+    )
+    forwarder = Forwarder(
+        router=Router(registry, make_policy(settings, clock, rng or random.Random())),
+        registry=registry,
+        pools=pools,
+        timeouts=timeouts_of(settings),
+        retry_budget=RetryBudget(ratio=settings.retry_budget_ratio, min_per_s=settings.retry_budget_per_s),
+        max_retries=settings.max_retries,
+        metrics=metrics,
+        clock=clock,
+        suspect=health.suspect,
+    )
+    for subscriber in (metrics.workers, pools.follow, health.follow):
+        registry.subscribe(subscriber)
+    lifecycle = Lifecycle()
+    app = make_app(registry, metrics, lifecycle)
+    asgi = GenerateEndpoints(app, forwarder, max_body_bytes=settings.max_body_bytes)
+    discovery = StaticDiscovery(registry, settings.worker_urls)
+    return Gateway(settings, registry, forwarder, lifecycle, asgi, health, discovery)
+
+
+def timeouts_of(settings: GatewaySettings) -> Timeouts:
+    """The time-outs of one request."""
+    return Timeouts(
+        connect_s=settings.connect_timeout_s,
+        first_byte_s=settings.first_byte_timeout_s,
+        idle_s=settings.idle_timeout_s,
+        total_s=settings.total_timeout_s,
+    )

@@ -1,0 +1,75 @@
+"""Every setting of the gateway, with its unit. Built once at the edge by `common.settings.load`, passed down whole."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from common.settings import Settings, option
+from gateway.fleet.registry import check_url
+
+WORKERS = "Workers"
+HTTP = "HTTP server"
+ROUTING = "Routing"
+LIMITS = "Limits and time-outs"
+HEALTH = "Health"
+OBSERVABILITY = "Observability"
+
+POLICIES = ("round_robin", "random", "least_load", "power_of_two")
+_PLANNED_POLICIES = ("cache_aware", "longest_prefix", "consistent_hash", "prefix_hash", "sticky")
+
+
+class GatewaySettings(Settings):
+    """Serve many workers behind one address."""
+
+    worker_urls: list[str] = option([], "workers to serve, http://host:port each", category=WORKERS)
+    ray_address: str | None = option(
+        None, "Ray cluster whose fleet to follow, host:port or auto", category=WORKERS, min_length=1
+    )
+
+    host: str = option("127.0.0.1", "address to bind", category=HTTP, min_length=1)
+    port: int = option(8000, "port to bind; 0 = any free one", category=HTTP, ge=0, le=65535)
+    fast_path: bool = option(True, "answer generation requests inside the HTTP protocol", category=HTTP)
+    shutdown_grace_s: float = option(
+        30, "seconds running requests get when the gateway is told to stop", category=HTTP, ge=0
+    )
+
+    policy: str = option("least_load", f"how a worker is chosen: {', '.join(POLICIES)}", category=ROUTING)
+    prefix_index_bytes: int = option(
+        256 * 2**20, "memory of the prefix index, all workers together", category=ROUTING, ge=2**20
+    )
+
+    max_body_bytes: int = option(64 * 2**20, "largest request body", category=LIMITS, ge=1024)
+    connect_timeout_s: float = option(5, "seconds to connect to a worker", category=LIMITS, gt=0)
+    first_byte_timeout_s: float = option(
+        900, "seconds until a worker's answer begins (without streaming: until it is there)", category=LIMITS, gt=0
+    )
+    idle_timeout_s: float = option(300, "seconds between two pieces of an answer", category=LIMITS, gt=0)
+    total_timeout_s: float = option(3600, "seconds a request may take", category=LIMITS, gt=0)
+    max_retries: int = option(3, "other workers tried when one fails before its first byte", category=LIMITS, ge=0)
+    retry_budget_ratio: float = option(0.2, "retries per request, over all requests", category=LIMITS, ge=0)
+    retry_budget_per_s: float = option(10, "retries per second that are always allowed", category=LIMITS, ge=0)
+    upstream_keep_alive_s: float = option(
+        4, "seconds an idle connection to a worker is kept; below the worker's own", category=LIMITS, gt=0
+    )
+    upstream_max_idle: int = option(512, "idle connections kept per worker", category=LIMITS, ge=0)
+
+    health_interval_s: float = option(2, "seconds between two probes of a worker", category=HEALTH, gt=0)
+    health_timeout_s: float = option(5, "seconds a probe may take", category=HEALTH, gt=0)
+    health_max_failures: int = option(3, "missed probes in a row that take a worker out", category=HEALTH, ge=1)
+
+    access_log: bool = option(False, "one log line per generation request", category=OBSERVABILITY)
+    log_level: Literal["debug", "info", "warning", "error"] = option("info", "log level", category=OBSERVABILITY)
+
+    @model_validator(mode="after")
+    def _check(self) -> GatewaySettings:
+        for url in self.worker_urls:
+            check_url(url)
+        if self.policy in _PLANNED_POLICIES:
+            raise ValueError(f"--policy {self.policy} is not built yet; choose one of {', '.join(POLICIES)}.")
+        if self.policy not in POLICIES:
+            raise ValueError(f"--policy {self.policy!r} is unknown; choose one of {', '.join(POLICIES)}.")
+        if self.ray_address is not None:
+            raise ValueError("--ray-address is not built yet; give --worker-urls.")
+        return self

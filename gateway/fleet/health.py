@@ -1,0 +1,272 @@
+"""The probe loop: is each worker alive, who is it, how loaded is it. The registry is told; nobody is called back.
+
+A busy worker may miss probes: as long as bytes of its answers keep coming, only a refused connection or its own word
+takes it out of service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import orjson
+
+from common.clock import Clock
+from gateway.fleet.registry import Registry, Snapshot
+from gateway.fleet.worker import Identity, LoadReport, WorkerStatus, WorkerView
+
+_LOG = logging.getLogger("gateway.health")
+_IDENTITY_EVERY = 10  # probes of a ready worker
+_NOT_READY_INTERVAL_S = 0.5
+_MAX_PARALLEL = 64
+_SERVER_INFO_PATHS = ("/server_info", "/get_server_info", "/model_info", "/get_model_info")
+_LOAD_PATHS = ("/v1/loads", "/get_load")
+
+
+class Answer(Protocol):
+    """A worker's answer to a small request."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def body(self) -> bytes: ...
+
+
+class Probe(Protocol):
+    """Asks a worker. `Unreachable` tells a dead process from a silent one."""
+
+    async def get(self, url: str, path: str, timeout_s: float) -> Answer:
+        """Raises Unreachable."""
+        ...
+
+
+class Unreachable(Exception):
+    """No answer. `refused`: nothing listens there."""
+
+    def __init__(self, message: str, *, refused: bool) -> None:
+        super().__init__(message)
+        self.refused = refused
+
+
+class _Record:
+    """What the loop remembers about one worker between probes."""
+
+    __slots__ = ("failures", "load_path", "next_s", "probes", "task", "want_identity")
+
+    def __init__(self) -> None:
+        self.next_s = float("-inf")
+        self.failures = 0
+        self.probes = 0
+        self.want_identity = True
+        self.load_path: str | None = _LOAD_PATHS[0]
+        self.task: asyncio.Task[None] | None = None
+
+
+class HealthMonitor:
+    """Probes every registered worker at its own pace."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        probe: Probe,
+        clock: Clock,
+        *,
+        interval_s: float,
+        timeout_s: float,
+        max_failures: int,
+        on_probe_failure: Callable[[], None],
+    ) -> None:
+        self._registry = registry
+        self._probe = probe
+        self._clock = clock
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s
+        self._max_failures = max_failures
+        self._on_probe_failure = on_probe_failure
+        self._records: dict[str, _Record] = {}
+        self._wake = asyncio.Event()
+        self._slots = asyncio.Semaphore(_MAX_PARALLEL)
+
+    def follow(self, snapshot: Snapshot) -> None:
+        """Probe new workers at once, forget those that are gone."""
+        present = {worker.url for worker in snapshot.workers}
+        for url in [url for url in self._records if url not in present]:
+            task = self._records.pop(url).task
+            if task is not None:
+                task.cancel()
+        for url in present - self._records.keys():
+            self._records[url] = _Record()
+            self._wake.set()
+
+    def suspect(self, url: str) -> None:
+        """Something went wrong with a worker: probe it now, and ask again who it is."""
+        record = self._records.get(url)
+        if record is not None:
+            record.next_s = float("-inf")
+            record.want_identity = True
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Probe for ever."""
+        try:
+            while True:
+                self._wake.clear()
+                now_s = self._clock.now_s()
+                for url, record in self._records.items():
+                    if record.task is None and record.next_s <= now_s:
+                        record.task = asyncio.create_task(self._visit(url, record))
+                due_s = [record.next_s for record in self._records.values() if record.task is None]
+                delay_s = min([self._interval_s, *(due - now_s for due in due_s)])
+                try:
+                    async with asyncio.timeout(max(delay_s, 0.0)):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            tasks = [record.task for record in self._records.values() if record.task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _visit(self, url: str, record: _Record) -> None:
+        try:
+            async with self._slots:
+                await self.check(url, record)
+        except Exception:
+            _LOG.exception("probe of %s failed unexpectedly", url)
+        finally:
+            worker = self._registry.snapshot.get(url)
+            ready = worker is not None and worker.status is WorkerStatus.READY
+            pace_s = self._interval_s if ready else min(self._interval_s, _NOT_READY_INTERVAL_S)
+            record.next_s = self._clock.now_s() + pace_s
+            record.task = None
+            self._wake.set()
+
+    async def check(self, url: str, record: _Record) -> None:
+        """One probe: health, then identity if it is due, then load."""
+        try:
+            answer = await self._probe.get(url, "/health", self._timeout_s)
+            if answer.status != 200:
+                self._failed(url, record, f"/health answered {answer.status}", certain=answer.status == 503)
+                return
+            await self._identify(url, record)
+            record.failures = 0
+            self._registry.ready(url)
+            await self._load(url, record)
+        except Unreachable as error:
+            if error.refused:
+                self._on_probe_failure()
+                self._registry.lost(url, str(error))
+                record.want_identity = True
+            else:
+                self._failed(url, record, str(error), certain=False)
+
+    def _failed(self, url: str, record: _Record, message: str, *, certain: bool) -> None:
+        self._on_probe_failure()
+        record.failures += 1
+        worker = self._registry.snapshot.get(url)
+        if worker is None or (not certain and self._tolerated(worker, record)):
+            return
+        record.want_identity = True
+        if worker.status is not WorkerStatus.DEGRADED:
+            _LOG.warning("worker %s is degraded: %s", worker.name, message)
+        self._registry.degrade(url, message)
+
+    def _tolerated(self, worker: WorkerView, record: _Record) -> bool:
+        if worker.status is not WorkerStatus.READY:
+            return False
+        flowing = self._clock.now_s() - worker.load.last_progress_s < self._interval_s + self._timeout_s
+        return flowing or record.failures < self._max_failures
+
+    async def _identify(self, url: str, record: _Record) -> None:
+        record.probes += 1
+        worker = self._registry.snapshot.get(url)
+        known = worker is not None and worker.model
+        if known and not record.want_identity and record.probes % _IDENTITY_EVERY:
+            return
+        model = first_model(await self._first_json(url, ("/v1/models",)))
+        identity = identity_of(model, await self._first_json(url, _SERVER_INFO_PATHS))
+        if not identity.model:
+            raise Unreachable("the worker does not tell its model's name", refused=False)
+        record.want_identity = False
+        record.load_path = _LOAD_PATHS[0] if record.load_path is None else record.load_path
+        self._registry.identify(url, identity)
+
+    async def _load(self, url: str, record: _Record) -> None:
+        while record.load_path is not None:
+            answer = await self._probe.get(url, record.load_path, self._timeout_s)
+            if answer.status == 200:
+                self._registry.report(url, load_of(decode(answer.body), self._clock.now_s()))
+                return
+            if answer.status not in (404, 405):
+                return
+            following = _LOAD_PATHS[_LOAD_PATHS.index(record.load_path) + 1 :]
+            record.load_path = following[0] if following else None
+
+    async def _first_json(self, url: str, paths: tuple[str, ...]) -> dict[str, Any]:
+        """The first of `paths` that the worker has, as a JSON object; empty if it has none."""
+        for path in paths:
+            answer = await self._probe.get(url, path, self._timeout_s)
+            fields = decode(answer.body) if answer.status == 200 else None
+            if isinstance(fields, dict):
+                return fields
+        return {}
+
+
+def decode(body: bytes) -> Any:
+    """JSON, or None."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def identity_of(model: str, info: dict[str, Any]) -> Identity:
+    """Join the name of /v1/models with /server_info (settings flat, plus scheduler numbers) or /model_info."""
+    name = model or info.get("served_model_name") or info.get("model_path") or ""
+    return Identity(
+        model=str(name),
+        incarnation=str(info.get("incarnation") or ""),
+        max_total_tokens=_count(info.get("max_total_num_tokens")),
+        max_running_requests=_count(info.get("max_running_requests")),
+    )
+
+
+def first_model(models: dict[str, Any]) -> str:
+    """The id of the first model of a /v1/models answer."""
+    data = models.get("data")
+    first = data[0] if isinstance(data, list) and data else None
+    return str(first.get("id") or "") if isinstance(first, dict) else ""
+
+
+def load_of(report: Any, now_s: float) -> LoadReport:
+    """Sum the ranks of a /v1/loads or /get_load answer; what is missing counts as 0."""
+    ranks = report.get("loads") if isinstance(report, dict) else report
+    ranks = [rank for rank in ranks if isinstance(rank, dict)] if isinstance(ranks, list) else []
+
+    def total(*names: str) -> int:
+        return sum(_count(next((rank[name] for name in names if name in rank), 0)) for rank in ranks)
+
+    def mean(name: str) -> float:
+        values = [rank[name] for rank in ranks if isinstance(rank.get(name), int | float)]
+        return float(sum(values)) / len(values) if values else 0.0
+
+    waiting = total("num_waiting_reqs")
+    return LoadReport(
+        running_requests=total("num_running_reqs") or max(total("num_reqs") - waiting, 0),
+        waiting_requests=waiting,
+        waiting_tokens=total("num_waiting_tokens", "num_pending_tokens"),
+        used_tokens=total("num_used_tokens", "num_tokens"),
+        max_total_tokens=total("max_total_num_tokens"),
+        token_usage=mean("token_usage"),
+        gen_throughput=mean("gen_throughput") * len(ranks),
+        cache_hit_rate=mean("cache_hit_rate"),
+        received_s=now_s,
+    )
+
+
+def _count(value: Any) -> int:
+    return int(value) if isinstance(value, int | float) and value > 0 else 0

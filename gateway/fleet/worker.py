@@ -1,0 +1,137 @@
+"""One worker as the gateway sees it: its states, what it told about itself, and the ledger of what we sent it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+NO_LIFE = 0  # the `life` of a worker whose process is known to be dead
+
+
+class WorkerStatus(Enum):
+    """Where a worker is in its life. Only READY workers get new requests."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DEGRADED = "degraded"
+    DRAINING = "draining"
+    GONE = "gone"
+
+
+LEGAL_TRANSITIONS: dict[WorkerStatus, frozenset[WorkerStatus]] = {
+    WorkerStatus.STARTING: frozenset(
+        {WorkerStatus.READY, WorkerStatus.DEGRADED, WorkerStatus.DRAINING, WorkerStatus.GONE}
+    ),
+    WorkerStatus.READY: frozenset({WorkerStatus.DEGRADED, WorkerStatus.DRAINING, WorkerStatus.GONE}),
+    WorkerStatus.DEGRADED: frozenset({WorkerStatus.READY, WorkerStatus.DRAINING, WorkerStatus.GONE}),
+    WorkerStatus.DRAINING: frozenset({WorkerStatus.GONE}),
+    WorkerStatus.GONE: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What a worker says it is. Empty or zero: it did not say."""
+
+    model: str = ""
+    incarnation: str = ""
+    max_total_tokens: int = 0  # KV pool
+    max_running_requests: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """A worker's own numbers, from /v1/loads, summed over its data-parallel ranks."""
+
+    running_requests: int = 0
+    waiting_requests: int = 0
+    waiting_tokens: int = 0
+    used_tokens: int = 0
+    max_total_tokens: int = 0
+    token_usage: float = 0.0
+    gen_throughput: float = 0.0
+    cache_hit_rate: float = 0.0
+    received_s: float = 0.0  # our clock
+
+
+class WorkerLoad:
+    """The ledger of one worker: requests in flight and prompt tokens it still has to prefill for us.
+
+    Written by its tickets and the health probe only; policies read it. It lives as long as the worker's registration.
+    """
+
+    __slots__ = ("_expiring", "inflight", "last_progress_s", "pending_tokens", "report", "sent_total")
+
+    def __init__(self) -> None:
+        self.inflight = 0
+        self.pending_tokens = 0
+        self.sent_total = 0
+        self.last_progress_s = float("-inf")  # when bytes of an answer last came
+        self.report: LoadReport | None = None
+        self._expiring: deque[Ticket] = deque()
+
+    def begin(self, uncached_tokens: int, release_s: float | None) -> Ticket:
+        """Enter a request. `release_s`: when its prefill is surely over although no byte will tell (non-stream)."""
+        ticket = Ticket(self, uncached_tokens, release_s)
+        self.inflight += 1
+        self.sent_total += 1
+        self.pending_tokens += uncached_tokens
+        if release_s is not None:
+            self._expiring.append(ticket)
+        return ticket
+
+    def expire(self, now_s: float) -> None:
+        """Let go of prefill work whose estimated time is over. Cheap; call before reading `pending_tokens`."""
+        expiring = self._expiring
+        while expiring and (expiring[0].ended or (expiring[0].release_s or 0.0) <= now_s):
+            expiring.popleft().prefilled()
+
+
+class Ticket:
+    """One request's entry in a ledger. `prefilled` and `end` may be called in any order, any number of times."""
+
+    __slots__ = ("_load", "_tokens", "ended", "release_s")
+
+    def __init__(self, load: WorkerLoad, tokens: int, release_s: float | None) -> None:
+        self._load = load
+        self._tokens = tokens
+        self.release_s = release_s
+        self.ended = False
+
+    def prefilled(self) -> None:
+        """The first token is out: nothing of the prompt is waiting any more."""
+        self._load.pending_tokens -= self._tokens
+        self._tokens = 0
+
+    def end(self) -> None:
+        """The request is over, however it ended."""
+        if self.ended:
+            return
+        self.ended = True
+        self.prefilled()
+        self._load.inflight -= 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """One worker in one snapshot. `life` changes whenever its cache must be taken for lost; `load` is live."""
+
+    url: str
+    name: str
+    life: int
+    status: WorkerStatus
+    identity: Identity
+    source: str  # who registered it: "static", "ray", "api"
+    message: str = ""
+    load: WorkerLoad = field(compare=False, repr=False)
+
+    @property
+    def model(self) -> str:
+        return self.identity.model
+
+    def moved(self, status: WorkerStatus, message: str = "") -> WorkerView:
+        """The same worker in another state. The transition must be legal."""
+        if status is not self.status and status not in LEGAL_TRANSITIONS[self.status]:
+            raise ValueError(f"worker {self.name}: {self.status.value} -> {status.value} is not a legal transition")
+        return replace(self, status=status, message=message)

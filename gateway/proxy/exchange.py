@@ -1,0 +1,335 @@
+"""One generation request: choose a worker, send, relay, retry elsewhere before the first byte, account, clean up.
+
+Callback-driven, so that both data paths share it: the downstream feeds it `start`, `pause`, `resume` and `cancel`; the
+upstream connection feeds it as a Sink. Whatever happens, `_finish` runs once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import orjson
+
+from common.errors import error_body
+from gateway.fleet.worker import Ticket
+from gateway.proxy.downstream import Downstream, respond
+from gateway.proxy.http1 import Framing, Headers, ResponseHead, request_head
+from gateway.proxy.sse import EventGate, error_event
+from gateway.proxy.upstream import ConnectError, ConnectionPool, Failure, FailureKind, UpstreamConnection
+from gateway.proxy.usage import find_usage
+from gateway.routing.policy import Choice, RouteRequest
+from gateway.routing.router import RETRY_AFTER_S, RouteFault
+
+if TYPE_CHECKING:
+    from gateway.proxy.forwarder import Forwarder
+
+_BACK_PRESSURE = frozenset({429, 503})
+_CLIENT_CLOSED_STATUS = 499  # never sent; labels the metric
+_NOT_SENT = frozenset({FailureKind.REFUSED, FailureKind.UNREACHABLE, FailureKind.CONNECT_TIMEOUT})
+ROUTE_HEADER, REQUEST_ID_HEADER = b"x-canopy-route", b"x-request-id"
+
+
+@dataclass(slots=True)
+class Inbound:
+    """A whole request as it came. Header names are in lower case; `target` is path and query."""
+
+    endpoint: str
+    method: str
+    target: bytes
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    request_id: bytes
+    route: RouteRequest
+
+
+class Exchange:
+    """The life of one request in the gateway."""
+
+    __slots__ = (
+        "_attempt_start_s",
+        "_choice",
+        "_connection",
+        "_downstream",
+        "_forwarder",
+        "_gate",
+        "_has_data",
+        "_inbound",
+        "_paused",
+        "_progress_s",
+        "_scan_usage",
+        "_start_s",
+        "_status",
+        "_ticket",
+        "_tried",
+        "done",
+    )
+
+    def __init__(self, forwarder: Forwarder, inbound: Inbound, downstream: Downstream) -> None:
+        self._forwarder = forwarder
+        self._inbound = inbound
+        self._downstream = downstream
+        self._connection: UpstreamConnection | None = None
+        self._choice: Choice | None = None
+        self._ticket: Ticket | None = None
+        self._tried: list[str] = []
+        self._gate: EventGate | None = None
+        self._has_data = False
+        self._paused = False
+        self._status = 0  # of the head that was sent, 0 before
+        self._scan_usage = True
+        self._start_s = self._attempt_start_s = forwarder.clock.now_s()
+        self._progress_s = 0.0  # when body bytes last came, 0 before
+        self.done = False
+
+    # --- downstream's side ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin; everything after comes by callbacks."""
+        self._forwarder.enter(self)
+        self._attempt()
+
+    def cancel(self) -> None:
+        """The client left."""
+        if not self.done:
+            self._forwarder.metrics.client_disconnects.inc()
+            self._finish(_CLIENT_CLOSED_STATUS)
+
+    def pause(self) -> None:
+        """The client reads slower than the worker writes."""
+        self._paused = True
+        if self._connection is not None:
+            self._connection.pause_reading()
+
+    def resume(self) -> None:
+        """The client caught up."""
+        self._paused = False
+        self._progress_s = self._forwarder.clock.now_s()
+        if self._connection is not None:
+            self._connection.resume_reading()
+
+    def check_time(self, now_s: float) -> None:
+        """Called by the sweep: give up where a time-out has passed."""
+        limits = self._forwarder.timeouts
+        if self._connection is None:
+            return  # connecting has its own time-out
+        if now_s - self._start_s > limits.total_s:
+            self._connection.fail(Failure(FailureKind.TIMEOUT, f"no end of the answer within {limits.total_s:g} s"))
+        elif not self._status and now_s - self._attempt_start_s > limits.first_byte_s:
+            self._connection.fail(
+                Failure(FailureKind.TIMEOUT, f"no answer from the worker within {limits.first_byte_s:g} s")
+            )
+        elif self._status and not self._paused and now_s - self._progress_s > limits.idle_s:
+            self._connection.fail(Failure(FailureKind.TIMEOUT, f"nothing from the worker for {limits.idle_s:g} s"))
+
+    def shut_down(self) -> None:
+        """The gateway stops and the grace time is over."""
+        failure = Failure(FailureKind.CUT, "the gateway is shutting down")
+        if self._connection is not None:
+            self._connection.close()
+        if self._status:
+            self._break_off(failure)
+        else:
+            self._refuse(503, failure.message, "shutting_down")
+
+    # --- attempts ---------------------------------------------------------------------------------------------------
+
+    def _attempt(self) -> None:
+        forwarder, inbound = self._forwarder, self._inbound
+        try:
+            choice = forwarder.router.route(inbound.route, self._tried)
+        except RouteFault as fault:
+            self._refuse(fault.status, fault.message, fault.code, fault.param)
+            return
+        forwarder.metrics.chosen(choice.reason)
+        self._choice = choice
+        self._tried.append(choice.worker.url)
+        self._attempt_start_s = now_s = forwarder.clock.now_s()
+        release_s = None if inbound.route.stream else now_s + choice.wait_s
+        self._ticket = choice.worker.load.begin(choice.uncached_tokens, release_s)
+        self._dispatch(fresh=False)
+
+    def _dispatch(self, *, fresh: bool) -> None:
+        assert self._choice is not None
+        pool = self._forwarder.pools.get(self._choice.worker.url)
+        connection = None if fresh else pool.take()
+        if connection is not None:
+            self._send(connection, pool)
+        else:
+            self._forwarder.spawn(self._connect(pool))
+
+    async def _connect(self, pool: ConnectionPool) -> None:
+        try:
+            connection = await pool.connect(self._forwarder.timeouts.connect_s)
+        except ConnectError as error:
+            if not self.done:
+                self.on_fail(error.failure)
+            return
+        if self.done:
+            pool.put(connection)
+        else:
+            self._send(connection, pool)
+
+    def _send(self, connection: UpstreamConnection, pool: ConnectionPool) -> None:
+        inbound = self._inbound
+        self._connection = connection
+        head = request_head(
+            inbound.method, inbound.target, pool.host_header, inbound.headers, len(inbound.body), inbound.request_id
+        )
+        connection.send(inbound.method, (head, inbound.body) if inbound.body else (head,), self)
+        if self._paused:
+            connection.pause_reading()
+
+    def _may_retry(self) -> bool:
+        forwarder = self._forwarder
+        return (
+            len(self._tried) <= forwarder.max_retries
+            and forwarder.router.another_exists(self._inbound.route, self._tried)
+            and forwarder.retry_budget.take(forwarder.clock.now_s())
+        )
+
+    def _retry(self, cause: str) -> None:
+        """Leave this worker and try another."""
+        assert self._choice is not None and self._ticket is not None
+        self._ticket.end()
+        self._connection = None
+        self._forwarder.router.policy.failed(self._choice)
+        self._forwarder.metrics.retries.labels(cause).inc()
+        self._attempt()
+
+    # --- Sink -------------------------------------------------------------------------------------------------------
+
+    def on_head(self, head: ResponseHead) -> None:
+        if head.status in _BACK_PRESSURE and self._may_retry():
+            assert self._connection is not None
+            self._connection.close()
+            self._retry(f"status_{head.status}")
+            return
+        assert self._choice is not None
+        self._status = head.status
+        self._progress_s = self._forwarder.clock.now_s()
+        if _is_event_stream(head):
+            self._gate = EventGate()
+        headers = [item for item in head.headers if item[0] != REQUEST_ID_HEADER]
+        headers.append((REQUEST_ID_HEADER, self._inbound.request_id))
+        headers.append((ROUTE_HEADER, route_header(self._choice)))
+        self._downstream.start(head.status, headers)
+
+    def on_data(self, payload: bytes, framed: bytes | None) -> None:
+        forwarder = self._forwarder
+        now_s = forwarder.clock.now_s()
+        assert self._choice is not None
+        if not self._has_data:
+            self._first_data(now_s)
+        if self._scan_usage:
+            self._look_for_usage(payload)
+        self._progress_s = self._choice.worker.load.last_progress_s = now_s
+        if self._gate is not None:
+            passed = self._gate.feed(payload)
+            if passed is not None:
+                if passed:
+                    self._downstream.data(passed, None)
+                return
+        self._downstream.data(payload, framed)
+
+    def on_flush(self) -> None:
+        if not self.done and self._status:
+            self._downstream.flush()
+
+    def on_end(self) -> None:
+        if self._gate is not None:
+            rest = self._gate.rest()
+            if rest:
+                self._downstream.data(rest, None)
+        self._connection = None
+        self._finish(self._status)
+        self._downstream.end()
+
+    def on_fail(self, failure: Failure) -> None:
+        self._connection = None
+        if failure.kind is FailureKind.STALE:
+            self._dispatch(fresh=True)
+            return
+        assert self._choice is not None
+        forwarder = self._forwarder
+        forwarder.note_failure(self._choice.worker, failure)
+        if self._status:
+            self._break_off(failure)
+        elif failure.kind is FailureKind.TIMEOUT:
+            # The worker may still be at it: another one would do the same work twice.
+            self._refuse(504, f"Upstream time-out: {failure.message}.", "upstream_timeout")
+        elif self._may_retry():
+            self._retry(failure.kind.value)
+        elif failure.kind in _NOT_SENT:
+            self._refuse(503, f"Worker {self._choice.worker.name}: {failure.message}.", "worker_unreachable")
+        else:
+            self._refuse(502, f"Worker {self._choice.worker.name}: {failure.message}.", "worker_failed")
+
+    # --- ends -------------------------------------------------------------------------------------------------------
+
+    def _break_off(self, failure: Failure) -> None:
+        """The answer has begun and cannot be completed."""
+        event_stream = self._gate is not None
+        self._finish(502)
+        if event_stream:
+            status, code = (504, "upstream_timeout") if failure.kind is FailureKind.TIMEOUT else (502, "worker_failed")
+            self._downstream.data(error_event(status, f"The stream broke: {failure.message}.", code), None)
+            self._downstream.end()
+        else:
+            self._downstream.abort()
+
+    def _refuse(self, status: int, message: str, code: str | None, param: str | None = None) -> None:
+        """Answer with an error of our own."""
+        choice = self._choice
+        if choice is not None:
+            self._forwarder.router.policy.failed(choice)
+        self._finish(status)
+        headers: Headers = [(b"content-type", b"application/json"), (REQUEST_ID_HEADER, self._inbound.request_id)]
+        if status == 503:
+            headers.append((b"retry-after", str(RETRY_AFTER_S).encode()))
+        if choice is not None:
+            headers.append((ROUTE_HEADER, route_header(choice)))
+        respond(self._downstream, status, headers, orjson.dumps(error_body(status, message, param=param, code=code)))
+
+    def _finish(self, status: int) -> None:
+        assert not self.done
+        self.done = True
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._ticket is not None:
+            self._ticket.end()
+        self._forwarder.leave(self, self._inbound.endpoint, status, self._start_s)
+
+    # --- accounting -------------------------------------------------------------------------------------------------
+
+    def _first_data(self, now_s: float) -> None:
+        assert self._ticket is not None
+        self._has_data = True
+        self._ticket.prefilled()
+        if self._inbound.route.stream and self._status < 400:
+            self._forwarder.metrics.first_token(self._inbound.endpoint, now_s - self._start_s)
+
+    def _look_for_usage(self, payload: bytes) -> None:
+        usage = find_usage(payload)
+        if usage is None:
+            return
+        self._scan_usage = False
+        if not self._inbound.route.single:
+            return
+        assert self._choice is not None
+        prompt_tokens, cached_tokens = usage
+        self._forwarder.metrics.usage(prompt_tokens, self._choice.cached_tokens, cached_tokens)
+        self._forwarder.router.policy.served(self._choice, prompt_tokens, cached_tokens)
+
+
+def _is_event_stream(head: ResponseHead) -> bool:
+    """Whether an event can be put behind what came: plain text of unknown length."""
+    if head.framing is Framing.LENGTH or head.header(b"content-encoding") is not None:
+        return False
+    return (head.header(b"content-type") or b"").startswith(b"text/event-stream")
+
+
+def route_header(choice: Choice) -> bytes:
+    """The x-canopy-route value of an answer."""
+    return f"worker={choice.worker.name}; reason={choice.reason}; cached={choice.cached_tokens}".encode()

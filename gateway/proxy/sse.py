@@ -1,0 +1,40 @@
+"""Server-sent events as bytes: whole events only go out, so that an error event can follow at any moment."""
+
+from __future__ import annotations
+
+import orjson
+
+from common.errors import error_body
+
+_MAX_HELD_BYTES = 1 << 20
+_ENDS = (b"\n\n", b"\r\n\r\n")
+
+
+class EventGate:
+    """Lets whole events pass and keeps the start of an unfinished one, unless that grows past a megabyte."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def feed(self, payload: bytes) -> bytes | None:
+        """What may go out now. None: exactly `payload`."""
+        if not self._held and payload.endswith(_ENDS):
+            return None
+        payload = self._held + payload
+        cut = max(payload.rfind(end) + len(end) if end in payload else 0 for end in _ENDS)
+        if len(payload) - cut > _MAX_HELD_BYTES:
+            cut = len(payload)
+        self._held = payload[cut:]
+        return payload[:cut]
+
+    def rest(self) -> bytes:
+        """What is still held, at a regular end."""
+        held, self._held = self._held, b""
+        return held
+
+
+def error_event(status: int, message: str, code: str) -> bytes:
+    """The event that ends a broken stream."""
+    return b"data: " + orjson.dumps(error_body(status, message, code=code)) + b"\n\n"

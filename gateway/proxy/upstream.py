@@ -1,0 +1,331 @@
+"""One keep-alive HTTP/1.1 connection to a worker: a protocol that feeds a narrow sink, and the pool of a worker's.
+
+Whatever happens to a request, its sink hears either `on_end` or `on_fail`, once, unless it called `close` itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+from common.clock import Clock
+from gateway.proxy.http1 import MAX_HEAD_BYTES, ChunkedDecoder, Framing, ProtocolFault, ResponseHead, parse_head
+
+
+class FailureKind(Enum):
+    """What went wrong between us and a worker."""
+
+    REFUSED = "refused"  # nothing listens there: the process is dead
+    UNREACHABLE = "unreachable"  # no connection for another reason
+    CONNECT_TIMEOUT = "connect_timeout"
+    STALE = "stale"  # a reused connection was closed before any byte of the answer
+    CLOSED = "closed"  # a fresh connection was closed before any byte of the answer
+    CUT = "cut"  # closed inside the answer
+    GARBAGE = "garbage"  # not HTTP/1.1
+    TIMEOUT = "timeout"  # first byte, idle or total
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a request to a worker failed, with a sentence for people."""
+
+    kind: FailureKind
+    message: str
+
+
+class ConnectError(Exception):
+    """No connection could be made."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Sink(Protocol):
+    """Who hears one answer. Calls come in the order head, data*, end; fail may come instead of any of them."""
+
+    def on_head(self, head: ResponseHead) -> None:
+        """The final head (1xx heads are skipped)."""
+        ...
+
+    def on_data(self, payload: bytes, framed: bytes | None) -> None:
+        """Body bytes. `framed`: the same as whole chunks of chunked coding, if they came that way."""
+        ...
+
+    def on_flush(self) -> None:
+        """All that came in one read was delivered."""
+        ...
+
+    def on_end(self) -> None:
+        """The body is complete. Comes instead of the last `on_flush`."""
+        ...
+
+    def on_fail(self, failure: Failure) -> None:
+        """The answer will not come, or not to its end."""
+        ...
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection, one request at a time. Made by a ConnectionPool, which gets it back after a clean answer."""
+
+    __slots__ = (
+        "_buffer",
+        "_decoder",
+        "_got_bytes",
+        "_head",
+        "_method",
+        "_paused",
+        "_pool",
+        "_remaining_bytes",
+        "_sink",
+        "_transport",
+        "idle_since_s",
+        "reused",
+    )
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._transport: asyncio.Transport | None = None
+        self._sink: Sink | None = None
+        self._method = "POST"
+        self._head: ResponseHead | None = None
+        self._decoder: ChunkedDecoder | None = None
+        self._remaining_bytes = 0
+        self._buffer = b""
+        self._got_bytes = False
+        self._paused = False
+        self.reused = False
+        self.idle_since_s = 0.0
+
+    # --- for the sender ---------------------------------------------------------------------------------------------
+
+    @property
+    def usable(self) -> bool:
+        """Open, as far as we know."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, method: str, parts: Sequence[bytes], sink: Sink) -> None:
+        """Write one request (head, body) and deliver its answer to `sink`."""
+        assert self._sink is None and self._transport is not None
+        self._method = method
+        self._sink = sink
+        self._head = None
+        self._got_bytes = False
+        self._transport.writelines(parts)
+
+    def pause_reading(self) -> None:
+        """Back-pressure: read no more until resumed."""
+        if self.usable and not self._paused:
+            self._paused = True
+            cast(asyncio.Transport, self._transport).pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if self.usable and self._paused:
+            self._paused = False
+            cast(asyncio.Transport, self._transport).resume_reading()
+
+    def close(self) -> None:
+        """Drop the connection now; its sink hears nothing more."""
+        self._sink = None
+        self._pool.forget(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def fail(self, failure: Failure) -> None:
+        """Drop the connection and tell the sink why."""
+        sink = self._sink
+        self.close()
+        if sink is not None:
+            sink.on_fail(failure)
+
+    # --- asyncio ----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._pool.forget(self)
+        if self._sink is not None:
+            self._lost()
+
+    def eof_received(self) -> bool:
+        if self._sink is None:
+            self.close()
+        else:
+            self._lost()
+        return False
+
+    def data_received(self, data: bytes) -> None:
+        sink = self._sink
+        if sink is None:
+            self.close()  # bytes nobody asked for: what follows could be taken for an answer
+            return
+        self._got_bytes = True
+        try:
+            if self._head is None:
+                self._read_head(data)
+            else:
+                self._read_body(data)
+        except ProtocolFault as fault:
+            self.fail(Failure(FailureKind.GARBAGE, f"the worker's answer is not HTTP: {fault}"))
+            return
+        if self._sink is sink:
+            sink.on_flush()
+
+    def _lost(self) -> None:
+        head = self._head
+        if head is not None and head.framing is Framing.CLOSE:
+            self._finish(rest=b"")
+        elif self._got_bytes:
+            self.fail(Failure(FailureKind.CUT, "the worker closed the connection inside its answer"))
+        elif self.reused:
+            self.fail(Failure(FailureKind.STALE, "the kept connection was closed"))
+        else:
+            self.fail(Failure(FailureKind.CLOSED, "the worker closed the connection without an answer"))
+
+    def _read_head(self, data: bytes) -> None:
+        if self._buffer:
+            data, self._buffer = self._buffer + data, b""
+        head, data = self._final_head(data)
+        if head is None:
+            self._buffer = data
+            return
+        self._head = head
+        self._remaining_bytes = head.length_bytes
+        self._decoder = ChunkedDecoder() if head.framing is Framing.CHUNKED else None
+        sink = self._sink
+        assert sink is not None
+        sink.on_head(head)
+        if self._sink is not sink:
+            return
+        if head.framing is Framing.EMPTY:
+            self._finish(rest=data)
+        elif data:
+            self._read_body(data)
+
+    def _final_head(self, data: bytes) -> tuple[ResponseHead | None, bytes]:
+        """The first head that is not a 1xx, and what follows it; or None and what is left to complete."""
+        while (end := data.find(b"\r\n\r\n")) >= 0:
+            head = parse_head(data[:end], self._method)
+            data = data[end + 4 :]
+            if head.status == 101:
+                raise ProtocolFault("unasked switch of protocols")
+            if head.status >= 200:
+                return head, data
+        if len(data) > MAX_HEAD_BYTES:
+            raise ProtocolFault("response head too long")
+        return None, data
+
+    def _read_body(self, data: bytes) -> None:
+        sink = self._sink
+        assert sink is not None and self._head is not None
+        if self._decoder is not None:
+            payload, framed = self._decoder.feed(data)
+            if payload:
+                sink.on_data(payload, framed)
+            if self._decoder.done and self._sink is sink:
+                self._finish(rest=self._decoder.rest)
+        elif self._head.framing is Framing.CLOSE:
+            sink.on_data(data, None)
+        else:
+            body = data if len(data) <= self._remaining_bytes else data[: self._remaining_bytes]
+            rest = data[len(body) :]
+            self._remaining_bytes -= len(body)
+            sink.on_data(body, None)
+            if not self._remaining_bytes and self._sink is sink:
+                self._finish(rest)
+
+    def _finish(self, rest: bytes) -> None:
+        sink, head = self._sink, self._head
+        assert sink is not None and head is not None
+        self._sink = None
+        if rest or not head.keep_alive:
+            self.close()
+        else:
+            self._pool.put(self)
+        sink.on_end()
+
+
+class ConnectionPool:
+    """Connections to one worker. Idle ones are reused last in, first out, so that surplus ones age and go."""
+
+    def __init__(self, url: str, clock: Clock, *, keep_alive_s: float, max_idle: int) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname is not None and parts.port is not None
+        self._host, self._port = parts.hostname, parts.port
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._clock = clock
+        self._keep_alive_s = keep_alive_s
+        self._max_idle = max_idle
+        self._idle: dict[UpstreamConnection, None] = {}  # in order of return
+        self._all: set[UpstreamConnection] = set()
+        self._closed = False
+        self.host_header = parts.netloc.encode()
+
+    def take(self) -> UpstreamConnection | None:
+        """An idle connection that is likely still open, or None."""
+        while self._idle:
+            connection, _ = self._idle.popitem()
+            if connection.usable and self._clock.now_s() - connection.idle_since_s < self._keep_alive_s:
+                connection.reused = True
+                return connection
+            connection.close()
+        return None
+
+    async def connect(self, timeout_s: float) -> UpstreamConnection:
+        """A fresh connection. Raises ConnectError."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: UpstreamConnection(self), self._host, self._port, ssl=self._tls
+                )
+        except TimeoutError:
+            message = f"no connection to the worker within {timeout_s:g} s"
+            raise ConnectError(Failure(FailureKind.CONNECT_TIMEOUT, message)) from None
+        except OSError as error:
+            kind = FailureKind.REFUSED if _refused(error) else FailureKind.UNREACHABLE
+            raise ConnectError(Failure(kind, f"cannot connect to the worker: {error.strerror or error}")) from None
+        self._all.add(connection)
+        return connection
+
+    def put(self, connection: UpstreamConnection) -> None:
+        """Take back a connection whose answer ended cleanly."""
+        if self._closed or len(self._idle) >= self._max_idle:
+            connection.close()
+            return
+        connection.idle_since_s = self._clock.now_s()
+        connection.resume_reading()  # a paused reader would not notice that the worker closes
+        self._idle[connection] = None
+
+    def forget(self, connection: UpstreamConnection) -> None:
+        """The connection is closed."""
+        self._all.discard(connection)
+        self._idle.pop(connection, None)
+
+    def close_idle(self) -> None:
+        """Drop connections idle for longer than their time."""
+        limit_s = self._clock.now_s() - self._keep_alive_s
+        for connection in [c for c in self._idle if c.idle_since_s <= limit_s]:
+            connection.close()
+
+    def close(self, failure: Failure) -> None:
+        """The worker is gone: drop idle connections, fail the requests on the others."""
+        self._closed = True
+        for connection in list(self._all):
+            connection.fail(failure)
+
+
+def _refused(error: OSError) -> bool:
+    """Nothing listens there. asyncio folds the errors of several addresses into one OSError that has only a text."""
+    return isinstance(error, ConnectionRefusedError) or (
+        error.errno is None and f"[Errno {errno.ECONNREFUSED}]" in str(error)
+    )

@@ -1,0 +1,118 @@
+"""What routing reads from a request body: model, stream, and the prompt as bytes that compare like prompts do.
+
+Validation is the worker's work: only what is not a JSON object at all is refused here.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import orjson
+
+from gateway.routing.policy import RouteRequest
+
+MAX_TEXT_BYTES = 512 * 1024  # of a prompt that are matched; longer shared prefixes route like this long
+_SALTS = ("cache_salt", "extra_key", "lora_path")
+_FIELD, _RECORD = b"\x1f", b"\x1e"
+
+
+class BodyFault(ValueError):
+    """The body is not a JSON object."""
+
+
+def extract(body: bytes) -> RouteRequest:
+    """Read a body of /v1/chat/completions, /v1/completions or /generate. Raises BodyFault."""
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BodyFault(f"The request body is not valid JSON: {error}.") from None
+    if not isinstance(fields, dict):
+        raise BodyFault("The request body must be a JSON object.")
+    model = fields.get("model")
+    text, prompt_bytes, prompt_tokens, single = _prompt(fields)
+    salt = _salt(fields)
+    return RouteRequest(
+        model=model if isinstance(model, str) and model else None,
+        text=salt + text if salt and text else text,
+        prompt_bytes=prompt_bytes,
+        prompt_tokens=prompt_tokens,
+        stream=fields.get("stream") is True,
+        single=single,
+    )
+
+
+def _prompt(fields: dict[str, Any]) -> tuple[bytes, int, int, bool]:
+    """(text, whole length in bytes, tokens if ids were given, one prompt only)."""
+    messages = fields.get("messages")
+    if isinstance(messages, list):
+        text = _render_chat(messages, fields.get("tools"))
+        return text[:MAX_TEXT_BYTES], len(text), 0, True
+    for name in ("prompt", "text", "input_ids"):
+        prompt = fields.get(name)
+        if prompt:
+            return _render_prompt(prompt)
+    return b"", 0, 0, True
+
+
+def _render_chat(messages: list[Any], tools: Any) -> bytes:
+    """Tools first, as chat templates have them; then role and content of each message."""
+    parts: list[bytes] = [orjson.dumps(tools), _RECORD] if tools else []
+    for message in messages:
+        if not isinstance(message, dict):
+            continue
+        role, content = message.get("role"), message.get("content")
+        parts.append(role.encode() if isinstance(role, str) else b"")
+        parts.append(_FIELD)
+        parts.append(content.encode() if isinstance(content, str) else _render_parts(content))
+        if "tool_calls" in message:
+            parts += (_FIELD, orjson.dumps(message["tool_calls"]))
+        parts.append(_RECORD)
+    return b"".join(parts)
+
+
+def _render_parts(content: Any) -> bytes:
+    """A content list: text as text; images and the like by their JSON, so that different ones differ."""
+    if not isinstance(content, list):
+        return b"" if content is None else orjson.dumps(content)
+    rendered = []
+    for part in content:
+        text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+        rendered.append(text.encode() if isinstance(text, str) else orjson.dumps(part))
+    return b"".join(rendered)
+
+
+def _render_prompt(prompt: Any) -> tuple[bytes, int, int, bool]:
+    """A string, token ids, or a batch of either. Of a batch the first prompt is matched, and all are counted."""
+    one = _render_one(prompt)
+    if one is not None:
+        text, tokens = one
+        return text[:MAX_TEXT_BYTES], len(text), tokens, True
+    items = [item for item in map(_render_one, prompt) if item is not None] if isinstance(prompt, list) else []
+    if not items:
+        return b"", 0, 0, True
+    whole_bytes, tokens = sum(len(text) for text, _ in items), sum(count for _, count in items)
+    return items[0][0][:MAX_TEXT_BYTES], whole_bytes, tokens, len(items) == 1
+
+
+def _render_one(prompt: Any) -> tuple[bytes, int] | None:
+    """(text, tokens if ids were given) of a single prompt; None if it is none."""
+    if isinstance(prompt, str):
+        return prompt.encode(), 0
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+        return _pack(prompt), len(prompt)
+    return None
+
+
+def _pack(ids: list[Any]) -> bytes:
+    """Token ids as four bytes each; nothing to match if they are not all such numbers (the worker will say so)."""
+    try:
+        return array("I", ids).tobytes()
+    except (TypeError, OverflowError):
+        return b""
+
+
+def _salt(fields: dict[str, Any]) -> bytes:
+    """What keeps equal prompts apart in a worker's cache."""
+    salts = [value for name in _SALTS if (value := fields.get(name)) is not None]
+    return orjson.dumps(salts) + _RECORD if salts else b""

@@ -1,0 +1,108 @@
+"""Runs one gateway under uvicorn: binds the port, drains on a signal, leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+import uvicorn
+import uvloop
+
+from common.errors import UserError
+from gateway.app import Gateway, build
+from gateway.config import GatewaySettings
+
+_LOG = logging.getLogger("gateway")
+_BACKLOG = 2048
+_CLOSING_S = 2  # for connections to close after the last answer
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises UserError if the address cannot be had."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        sock = socket.socket(family, kind)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as error:
+        reason = "it is already in use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
+        raise UserError(f"Cannot listen on {host} port {port}: {reason}; choose another --port or --host.") from None
+    sock.listen(_BACKLOG)
+    sock.setblocking(False)
+    return sock
+
+
+class GatewayServer(uvicorn.Server):
+    """uvicorn's server with our way to stop: not ready at once, gone when idle or after the grace time."""
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+        self._stop_s: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """First signal: drain. Second: now."""
+        if self._gateway.lifecycle.draining:
+            self.should_exit = True
+            return
+        self._gateway.lifecycle.draining = True
+        self._stop_s = time.monotonic() + self._gateway.settings.shutdown_grace_s
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._stop_s is not None and (not self._gateway.forwarder.inflight or time.monotonic() >= self._stop_s):
+            self.should_exit = True
+        if self.should_exit:
+            self._gateway.forwarder.shut_down()
+        return await super().on_tick(counter)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Unlike uvicorn's, does not raise the signal again afterwards: a clean stop exits with 0."""
+        previous = {sig: signal.signal(sig, self.handle_exit) for sig in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for sig, handler in previous.items():
+                signal.signal(sig, handler)
+
+
+def uvicorn_config(gateway: Gateway) -> uvicorn.Config:
+    """The HTTP server's configuration for this gateway."""
+    return uvicorn.Config(
+        gateway.asgi,
+        loop="none",
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=_CLOSING_S,
+    )
+
+
+async def serve(settings: GatewaySettings, sock: socket.socket) -> None:
+    """Serve until told to stop."""
+    gateway = build(settings)
+    server = GatewayServer(uvicorn_config(gateway), gateway)
+    host, port = sock.getsockname()[:2]
+    _LOG.info("Gateway listening on http://%s:%d, policy %s", host, port, settings.policy)
+    async with gateway.running():
+        await server.serve(sockets=[sock])
+
+
+def run(settings: GatewaySettings) -> None:
+    """Bind, then serve until told to stop. Raises UserError before anything runs."""
+    sock = bind(settings.host, settings.port)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(settings, sock))
