@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from common.clock import MonotonicClock
 from worker.config import WorkerSettings
@@ -14,7 +15,12 @@ from worker.scheduler.core import Scheduler
 _SEED_BITS = 63
 
 
-def build_scheduler(settings: WorkerSettings, emit: Callable[[SchedulerMessage], None]) -> Scheduler:
-    """Load the model and give it a scheduler that sends its news to `emit`. Raises UserError."""
+@contextmanager
+def running_scheduler(settings: WorkerSettings, emit: Callable[[SchedulerMessage], None]) -> Iterator[Scheduler]:
+    """Load the model and give it a scheduler that sends its news to `emit`; frees all at the end. Raises UserError."""
+    runner = create_runner(settings)
     seeds = random.Random(settings.random_seed)
-    return Scheduler(settings, create_runner(settings), MonotonicClock(), emit, lambda: seeds.getrandbits(_SEED_BITS))
+    try:
+        yield Scheduler(settings, runner, MonotonicClock(), emit, lambda: seeds.getrandbits(_SEED_BITS))
+    finally:
+        runner.close()

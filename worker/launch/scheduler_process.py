@@ -59,23 +59,23 @@ def serve(settings: WorkerSettings, channel: SchedulerChannel) -> None:
     path = resolve_model_path(settings.model_path, cache_root(os.environ))
     channel.send(ModelFound(path=str(path)))
 
-    from worker.assembly import build_scheduler  # imports torch: not before the path is known to be good
+    from worker.assembly import running_scheduler  # imports torch: not before the path is known to be good
     from worker.scheduler.loop import run
 
-    scheduler = build_scheduler(settings.model_copy(update={"model_path": str(path)}), channel.send)
-    watchdog = Watchdog(settings.watchdog_timeout_s)
-    channel.send(scheduler.ready_message())
+    with running_scheduler(settings.model_copy(update={"model_path": str(path)}), channel.send) as scheduler:
+        watchdog = Watchdog(settings.watchdog_timeout_s)
 
-    def receive() -> list[FrontendMessage]:
-        watchdog.alive()
-        return channel.drain()
+        def receive() -> list[FrontendMessage]:
+            watchdog.alive()
+            return channel.drain()
 
-    def wait() -> None:
+        def wait() -> None:
+            watchdog.rest()
+            channel.wait(_FOREVER_S)
+
+        channel.send(scheduler.ready_message())
+        run(scheduler, receive, wait)
         watchdog.rest()
-        channel.wait(_FOREVER_S)
-
-    run(scheduler, receive, wait)
-    watchdog.rest()
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ async def server_info(service: Service, _: Request) -> Response:
         "new_token_ratio": load.new_token_ratio,
         **_queue_fields(load),
     }
-    ready = msgspec.to_builtins(service.serving.ready)
+    ready = msgspec.structs.asdict(service.serving.ready)
     own = {"incarnation": service.incarnation, "version": _VERSION, "status": service.lifecycle.state.value}
     named = {"served_model_name": service.settings.model_name}
     return JsonAnswer(service.settings.model_dump() | ready | named | own | {"internal_states": [internal]})
@@ -119,7 +119,7 @@ async def loads(service: Service, _: Request) -> Response:
         "gen_throughput": load.gen_throughput,
         "cache_hit_rate": load.cache_hit_rate,
         "new_token_ratio": load.new_token_ratio,
-        "totals": {name: value for name, value in msgspec.to_builtins(load).items() if name.endswith("_total")},
+        "totals": {name: value for name, value in msgspec.structs.asdict(load).items() if name.endswith("_total")},
         "memory": {
             "weight_gb": ready.weight_bytes / gib,
             "kv_cache_gb": ready.kv_pool_bytes / gib,

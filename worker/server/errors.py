@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from common.errors import error_body
 
 
-class RequestFault(Exception):
+class RequestFault(ValueError):
     """A request that cannot be served: HTTP status, one sentence, and the field of the body at fault, if one is."""
 
     def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
