@@ -13,10 +13,11 @@ from prometheus_client import CollectorRegistry
 from common.clock import Clock, MonotonicClock
 from gateway.api.admin import Lifecycle
 from gateway.api.app import make_app
-from gateway.api.generate import Asgi, GenerateEndpoints
+from gateway.api.proxied import Asgi, ProxyEndpoints
 from gateway.config import GatewaySettings
-from gateway.fleet.discovery import Discovery, StaticDiscovery
+from gateway.fleet.discovery import Discovery, FleetDiscovery, StaticDiscovery
 from gateway.fleet.health import HealthMonitor
+from gateway.fleet.ray_discovery import RayFleetWatch
 from gateway.fleet.registry import Registry
 from gateway.metrics import Metrics
 from gateway.proxy.fetch import Fetcher, WorkerProbe
@@ -91,10 +92,17 @@ def build(
     for subscriber in (metrics.workers, pools.follow, health.follow):
         registry.subscribe(subscriber)
     lifecycle = Lifecycle()
-    app = make_app(registry, metrics, lifecycle)
-    asgi = GenerateEndpoints(app, forwarder, max_body_bytes=settings.max_body_bytes)
-    discovery = StaticDiscovery(registry, settings.worker_urls)
+    app = make_app(registry, metrics, lifecycle, fetcher, max_body_bytes=settings.max_body_bytes)
+    asgi = ProxyEndpoints(app, forwarder, max_body_bytes=settings.max_body_bytes)
+    discovery = make_discovery(settings, registry)
     return Gateway(settings, registry, forwarder, lifecycle, asgi, health, discovery)
+
+
+def make_discovery(settings: GatewaySettings, registry: Registry) -> Discovery:
+    """Who tells which workers there are."""
+    if settings.ray_address is not None:
+        return FleetDiscovery(registry, RayFleetWatch(settings.ray_address))
+    return StaticDiscovery(registry, settings.worker_urls)
 
 
 def timeouts_of(settings: GatewaySettings) -> Timeouts:

@@ -70,6 +70,6 @@ class GatewaySettings(Settings):
             raise ValueError(f"--policy {self.policy} is not built yet; choose one of {', '.join(POLICIES)}.")
         if self.policy not in POLICIES:
             raise ValueError(f"--policy {self.policy!r} is unknown; choose one of {', '.join(POLICIES)}.")
-        if self.ray_address is not None:
-            raise ValueError("--ray-address is not built yet; give --worker-urls.")
+        if self.worker_urls and self.ray_address is not None:
+            raise ValueError("Give either --worker-urls or --ray-address, not both.")
         return self

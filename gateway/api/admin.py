@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, ConfigDict
 
-from common.errors import error_body
+from gateway.api.answers import fault
 from gateway.fleet.registry import Registry, check_url
 from gateway.fleet.worker import WorkerView
 from gateway.metrics import Metrics
@@ -28,12 +28,6 @@ class Lifecycle:
 
     def __init__(self) -> None:
         self.draining = False
-
-
-def fault(status: int, message: str, *, param: str | None = None, retry_after_s: int | None = None) -> JSONResponse:
-    """An answer with OpenAI's error body."""
-    headers = {"retry-after": str(retry_after_s)} if retry_after_s is not None else None
-    return JSONResponse(error_body(status, message, param=param), status_code=status, headers=headers)
 
 
 def describe(worker: WorkerView) -> dict[str, Any]:

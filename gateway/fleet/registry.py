@@ -100,6 +100,12 @@ class Registry:
             return
         self._put(replace(worker.moved(WorkerStatus.DEGRADED, message), life=NO_LIFE))
 
+    def flushed(self, url: str) -> None:
+        """The worker's cache was emptied: from here on it is another life."""
+        worker = self._workers.get(url)
+        if worker is not None and worker.life != NO_LIFE:
+            self._put(replace(worker, life=self._next_life()))
+
     def drain(self, url: str) -> WorkerView | None:
         """No new requests; those in flight may end. None if there is no such worker."""
         self._move(url, WorkerStatus.DRAINING)
@@ -112,6 +118,12 @@ class Registry:
             return None
         self._publish()
         return worker.moved(WorkerStatus.GONE)
+
+    def reap(self) -> None:
+        """Forget drained workers that have nothing left to do."""
+        for worker in self.snapshot.workers:
+            if worker.status is WorkerStatus.DRAINING and not worker.load.inflight:
+                self.remove(worker.url)
 
     def report(self, url: str, report: LoadReport) -> None:
         """Keep a worker's own load numbers. They are live state, not part of the snapshot."""

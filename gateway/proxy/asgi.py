@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from gateway.proxy.exchange import Exchange
@@ -25,7 +25,7 @@ class ClientGone(Exception):
     """The client left before its request was whole."""
 
 
-async def read_body(headers: Headers, receive: Receive, max_bytes: int) -> bytes:
+async def read_body(headers: Iterable[tuple[bytes, bytes]], receive: Receive, max_bytes: int) -> bytes:
     """The whole request body. Raises BodyTooLarge as soon as that is known, ClientGone."""
     for name, value in headers:
         if name == b"content-length" and int(value) > max_bytes:

@@ -139,6 +139,7 @@ class Forwarder:
                 if not exchange.done:
                     exchange.check_time(now_s)
             self.pools.close_idle()
+            self._registry.reap()
 
     def shut_down(self) -> None:
         """End every exchange now, as cleanly as its state allows."""

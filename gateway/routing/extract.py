@@ -23,23 +23,37 @@ class BodyFault(ValueError):
 
 def extract(body: bytes) -> RouteRequest:
     """Read a body of /v1/chat/completions, /v1/completions or /generate. Raises BodyFault."""
-    try:
-        fields = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise BodyFault(f"The request body is not valid JSON: {error}.") from None
-    if not isinstance(fields, dict):
-        raise BodyFault("The request body must be a JSON object.")
-    model = fields.get("model")
+    fields = _fields(body)
     text, prompt_bytes, prompt_tokens, single = _prompt(fields)
     salt = _salt(fields)
     return RouteRequest(
-        model=model if isinstance(model, str) and model else None,
+        model=_model(fields),
         text=salt + text if salt and text else text,
         prompt_bytes=prompt_bytes,
         prompt_tokens=prompt_tokens,
         stream=fields.get("stream") is True,
         single=single,
     )
+
+
+def extract_model(body: bytes) -> RouteRequest:
+    """Read a body whose prompt does not matter. Raises BodyFault."""
+    return RouteRequest(model=_model(_fields(body)))
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BodyFault(f"The request body is not valid JSON: {error}.") from None
+    if not isinstance(fields, dict):
+        raise BodyFault("The request body must be a JSON object.")
+    return fields
+
+
+def _model(fields: dict[str, Any]) -> str | None:
+    model = fields.get("model")
+    return model if isinstance(model, str) and model else None
 
 
 def _prompt(fields: dict[str, Any]) -> tuple[bytes, int, int, bool]:

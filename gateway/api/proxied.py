@@ -1,19 +1,20 @@
-"""The raw ASGI callable in front of the FastAPI app: generation requests never enter FastAPI."""
+"""The raw ASGI callable in front of the FastAPI app: what one worker answers never enters FastAPI."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
 from gateway.proxy.asgi import AsgiDownstream, BodyTooLarge, ClientGone, Receive, Scope, Send, read_body
+from gateway.proxy.endpoints import inbound_of, is_proxied, refusal, request_id_of, too_large
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.forwarder import Forwarder
-from gateway.proxy.hot import HOT_PATHS, BodyFault, inbound_of, refusal, request_id_of, too_large
+from gateway.routing.extract import BodyFault
 
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class GenerateEndpoints:
-    """Proxies POSTs to the generation endpoints; hands everything else to `app`."""
+class ProxyEndpoints:
+    """Proxies the endpoints that one worker answers; hands everything else to `app`."""
 
     def __init__(self, app: Asgi, forwarder: Forwarder, *, max_body_bytes: int) -> None:
         self._app = app
@@ -21,7 +22,7 @@ class GenerateEndpoints:
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] in HOT_PATHS and scope["method"] == "POST":
+        if scope["type"] == "http" and is_proxied(scope["method"], scope["path"]):
             await self._proxy(scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -31,7 +32,7 @@ class GenerateEndpoints:
         request_id = request_id_of(headers)
         try:
             body = await read_body(headers, receive, self._max_body_bytes)
-            inbound = inbound_of(scope["path"], scope["query_string"], headers, body, request_id)
+            inbound = inbound_of(scope["method"], scope["path"], scope["query_string"], headers, body, request_id)
         except BodyTooLarge:
             await _refuse(send, 413, too_large(self._max_body_bytes), request_id)
             return

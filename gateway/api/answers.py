@@ -1,0 +1,24 @@
+"""Error answers of the FastAPI side, in OpenAI's shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi.responses import JSONResponse
+
+from common.errors import error_body
+
+
+def fault(
+    status: int,
+    message: str,
+    *,
+    param: str | None = None,
+    code: str | None = None,
+    retry_after_s: int | None = None,
+    extra: dict[str, Any] | None = None,
+) -> JSONResponse:
+    """An answer with OpenAI's error body; `extra` stands beside `error`."""
+    headers = {"retry-after": str(retry_after_s)} if retry_after_s is not None else None
+    body = error_body(status, message, param=param, code=code) | (extra or {})
+    return JSONResponse(body, status_code=status, headers=headers)

@@ -1,0 +1,141 @@
+"""Endpoints that speak for all workers at once: the union of models, the loads, cache flushes and aborts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from gateway.api.answers import fault
+from gateway.fleet.registry import Registry, Snapshot
+from gateway.fleet.worker import NO_LIFE, LoadReport, WorkerView
+from gateway.proxy.asgi import BodyTooLarge, read_body
+from gateway.proxy.endpoints import too_large
+from gateway.proxy.fetch import Fetcher, FetchError
+from gateway.proxy.http1 import Headers
+
+_TIMEOUT_S = 5.0
+_PASSED_ON = frozenset({b"authorization", b"content-type"})
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one worker answered to a fan-out; status 502 if it did not."""
+
+    worker: WorkerView
+    status: int
+    text: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {"worker": self.worker.name, "url": self.worker.url, "status": self.status, "message": self.text}
+
+
+class FanOut:
+    """Asks every worker that may be alive the same thing."""
+
+    def __init__(self, registry: Registry, fetcher: Fetcher) -> None:
+        self._registry = registry
+        self._fetcher = fetcher
+
+    async def post(self, path: str, headers: Headers, body: bytes) -> list[Outcome]:
+        """POST to all at once; each gets five seconds."""
+        headers = [item for item in headers if item[0] in _PASSED_ON]
+        workers = [worker for worker in self._registry.snapshot.workers if worker.life != NO_LIFE]
+        return list(await asyncio.gather(*(self._ask(worker, path, headers, body) for worker in workers)))
+
+    async def _ask(self, worker: WorkerView, path: str, headers: Headers, body: bytes) -> Outcome:
+        try:
+            answer = await self._fetcher.fetch(
+                worker.url, path, timeout_s=_TIMEOUT_S, method="POST", headers=headers, body=body
+            )
+        except FetchError as error:
+            return Outcome(worker, 502, str(error))
+        return Outcome(worker, answer.status, answer.body.decode(errors="replace").strip())
+
+
+def model_routes(registry: Registry) -> APIRouter:
+    """Models and loads, from what the workers last told."""
+    router = APIRouter()
+
+    @router.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [model_card(model) for model in sorted(registry.snapshot.models)]}
+
+    @router.get("/v1/models/{model:path}")
+    async def model(model: str) -> Response:
+        if model not in registry.snapshot.models:
+            return fault(404, f"The model {model!r} does not exist.", param="model", code="model_not_found")
+        return JSONResponse(model_card(model))
+
+    @router.get("/v1/loads")
+    async def loads() -> dict[str, Any]:
+        return loads_of(registry.snapshot)
+
+    return router
+
+
+def fan_out_routes(registry: Registry, fan_out: FanOut, *, max_body_bytes: int) -> APIRouter:
+    """What every worker is asked to do."""
+    router = APIRouter()
+
+    @router.api_route("/flush_cache", methods=["GET", "POST"])
+    async def flush_cache(request: Request) -> Response:
+        outcomes = await fan_out.post("/flush_cache", request.headers.raw, b"")
+        for outcome in outcomes:
+            if outcome.status == 200:
+                registry.flushed(outcome.worker.url)
+        return summary(outcomes)
+
+    @router.post("/abort_request")
+    async def abort_request(request: Request) -> Response:
+        try:
+            body = await read_body(request.headers.raw, request.receive, max_body_bytes)
+        except BodyTooLarge:
+            return fault(413, too_large(max_body_bytes))
+        return summary(await fan_out.post("/abort_request", request.headers.raw, body))
+
+    return router
+
+
+def summary(outcomes: list[Outcome]) -> Response:
+    """200 if every worker did it; else the worst of their answers, with all of them in the body."""
+    if not outcomes:
+        return fault(503, "There is no worker to ask.", retry_after_s=1)
+    worst = max(outcomes, key=lambda outcome: outcome.status)
+    results = [outcome.as_json() for outcome in outcomes]
+    if worst.status < 400:
+        return JSONResponse({"results": results})
+    return fault(worst.status, f"Worker {worst.worker.name}: {worst.text}", extra={"results": results})
+
+
+def model_card(model: str) -> dict[str, Any]:
+    """OpenAI's model object."""
+    return {"id": model, "object": "model", "created": 0, "owned_by": "canopy"}
+
+
+def loads_of(snapshot: Snapshot) -> dict[str, Any]:
+    """The last load report of each worker in the shape of /v1/loads, `dp_rank` being its place in the list."""
+    loads = []
+    for rank, worker in enumerate(snapshot.workers):
+        report = worker.load.report or LoadReport()
+        loads.append(
+            {
+                "dp_rank": rank,
+                "worker": worker.name,
+                "url": worker.url,
+                "num_running_reqs": report.running_requests,
+                "num_waiting_reqs": report.waiting_requests,
+                "num_waiting_tokens": report.waiting_tokens,
+                "num_used_tokens": report.used_tokens,
+                "max_total_num_tokens": report.max_total_tokens or worker.identity.max_total_tokens,
+                "token_usage": report.token_usage,
+                "gen_throughput": report.gen_throughput,
+                "cache_hit_rate": report.cache_hit_rate,
+                "max_running_requests": worker.identity.max_running_requests,
+            }
+        )
+    return {"timestamp": time.time(), "loads": loads}
