@@ -30,13 +30,17 @@ class PassMetadata:
     page_size: int
 
 
-class AttentionBackend(Protocol):
-    """Causal attention over a paged pool. `plan` once per pass, then `forward` once per layer."""
-
-    def plan(self, metadata: PassMetadata) -> None:
-        """Prepare for the pass."""
-        ...
+class LayerAttention(Protocol):
+    """Causal attention over a paged pool, prepared for one pass."""
 
     def forward(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """q [T, heads, head_dim], k and v [T, kv_heads, head_dim] -> [T, heads * head_dim]; k, v go to the pool."""
+        ...
+
+
+class AttentionBackend(LayerAttention, Protocol):
+    """`plan` once per pass, then `forward` once per layer."""
+
+    def plan(self, metadata: PassMetadata) -> None:
+        """Prepare for the pass."""
         ...

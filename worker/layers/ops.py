@@ -30,6 +30,10 @@ class Ops(Protocol):
         """Prepare weight [out, in] for repeated use; the caller drops its own reference."""
         ...
 
+    def head(self, weight: torch.Tensor) -> Linear:
+        """Prepare the output projection; its results, the logits, may be wider than the model's dtype."""
+        ...
+
     def rotation(self, cos_sin: torch.Tensor, positions: torch.Tensor) -> Rotation:
         """`cos_sin` is the fp32 table [context, head_dim], cosines in the first half; `positions` int64 [T]."""
         ...

@@ -21,6 +21,9 @@ class TorchOps:
             return PackedLinear(weight, bias)
         return DenseLinear(weight, bias)
 
+    def head(self, weight: torch.Tensor) -> Linear:
+        return self.linear(weight, None)
+
     def rotation(self, cos_sin: torch.Tensor, positions: torch.Tensor) -> Rotation:
         return TorchRotation(cos_sin, positions)
 

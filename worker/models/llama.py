@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from worker.attention.base import AttentionBackend
+from worker.attention.base import LayerAttention
 from worker.layers.ops import Linear, Ops, Rotation
 from worker.layers.rotary import cos_sin_table
 from worker.models.config import ModelConfig
@@ -37,11 +37,11 @@ class LlamaModel:
         self._layers = [_load_layer(config, weights, ops, i) for i in range(config.num_layers)]
         self._final_norm = weights.tensor("model.norm.weight", (config.hidden_size,))
         head = self._embedding if config.tie_word_embeddings else weights.tensor("lm_head.weight", vocabulary)
-        self._head = ops.linear(head, None)
+        self._head = ops.head(head)
         table = cos_sin_table(config.rope, config.head_dim, config.context_len)
         self._cos_sin = table.to(self._embedding.device)
 
-    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionBackend) -> torch.Tensor:
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, attention: LayerAttention) -> torch.Tensor:
         """input_ids and positions int64 [T] -> normed hidden states [T, hidden_size]."""
         ops, eps = self._ops, self._config.rms_norm_eps
         residual = F.embedding(input_ids, self._embedding)
@@ -57,11 +57,11 @@ class LlamaModel:
         return x
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Hidden states [N, hidden_size] -> logits [N, vocab_size] in the model's dtype."""
+        """Hidden states [N, hidden_size] -> logits [N, vocab_size], in the model's dtype or fp32."""
         return self._head(hidden)
 
     def _attend(
-        self, index: int, layer: _Layer, x: torch.Tensor, rotate: Rotation, attention: AttentionBackend
+        self, index: int, layer: _Layer, x: torch.Tensor, rotate: Rotation, attention: LayerAttention
     ) -> torch.Tensor:
         config = self._config
         heads = layer.qkv(x).view(len(x), -1, config.head_dim)
