@@ -75,6 +75,23 @@ class WorkerSettings(Settings):
     disable_overlap_schedule: bool = option(
         False, "handle a step's results before launching the next", category=OPTIMIZATION
     )
+    disable_cuda_graph: bool = option(False, "launch decodes kernel by kernel", category=OPTIMIZATION)
+    cuda_graph_max_bs: int | None = option(
+        None,
+        "largest decode batch with a CUDA graph; without it by GPU memory",
+        category=OPTIMIZATION,
+        aliases=["cuda-graph-max-bs-decode"],
+        ge=1,
+    )
+    cuda_graph_bs: list[int] | None = option(
+        None, "decode batch sizes with a CUDA graph; without it a list up to the largest", category=OPTIMIZATION
+    )
+    disable_cuda_graph_padding: bool = option(
+        False, "a CUDA graph for every batch size instead of padding", category=OPTIMIZATION
+    )
+    disable_cascade_attention: bool = option(
+        False, "read a cached prefix once for each running request that shares it", category=OPTIMIZATION
+    )
     cpu_threads: int | None = option(
         None, "compute threads on a CPU; without it all cores", category=OPTIMIZATION, ge=1
     )
