@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 
-from worker.layers.cuda.jit import kernel
+from worker.layers.cuda.jit import kernel, kernel_for_any
 
 _BLOCK = 256
 
 
-@kernel
+@kernel_for_any("count")
 def _write_pages(
     table_ptr: tl.tensor, writes_ptr: tl.tensor, count: tl.tensor, stride: tl.tensor, BLOCK: tl.constexpr
 ) -> None:

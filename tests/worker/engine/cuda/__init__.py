@@ -1,0 +1,1 @@
+"""Host-side logic of the CUDA runner: NumPy only, no GPU."""

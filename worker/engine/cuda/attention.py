@@ -1,0 +1,173 @@
+"""Attention of one pass on the GPU: decodes, prefix groups and prefill chunks, each by the kernel that suits it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from worker.attention.base import Int32s
+from worker.attention.flashinfer_kernels import Backend, PagedAttention, PageIndex, Workspace
+from worker.attention.kv_pool import KVPool
+from worker.engine.cuda.arrays import DecodeArrays, PageLists
+from worker.engine.cuda.staging import Upload
+from worker.layers.cuda.merge import merge_prefix
+from worker.layers.cuda.rope import rotate_and_store
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """A kernel's plan for the pass and the page lists it reads."""
+
+    handle: Any
+    pages: PageIndex
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPass:
+    """Everything the layers of one pass need, on the device. `num_grouped` int32 [1] belongs to `prefix`."""
+
+    positions: torch.Tensor  # int32 [T]
+    slots: torch.Tensor  # int32 [T]
+    num_decode: int  # the first tokens of the pass, padding included
+    decode: PlannedRun | None = None
+    prefix: PlannedRun | None = None
+    num_grouped: torch.Tensor | None = None
+    prefill: PlannedRun | None = None
+
+
+class CudaAttention:
+    """Plans passes and runs them layer by layer (`forward`, the model's view). `current` is the pass being run."""
+
+    def __init__(
+        self, pool: KVPool, cos_sin: torch.Tensor, *, num_heads: int, prefill_backend: Backend, device: torch.device
+    ) -> None:
+        self._pool = pool
+        self._cos_sin = cos_sin
+        self.page_size, self._num_kv_heads, self._head_dim = pool.k.shape[-3:]
+        self._num_heads = num_heads
+        self.queries_per_row = num_heads // self._num_kv_heads
+        self._decode = self._kernel("fa2", num_heads)
+        self._prefill = self._kernel(prefill_backend, num_heads)
+        # The query heads of a KV head attend to one prefix: as rows of one head they fill the kernel's tiles.
+        self._prefix = self._kernel(prefill_backend, self._num_kv_heads)
+        self._decode_space = Workspace(device, float_bytes=self._decode.split_bytes)
+        wide = 16 if prefill_backend == "fa3" else 256 * 2**20
+        self._prefill_space = Workspace(device, float_bytes=wide)
+        self._prefix_space = Workspace(device, float_bytes=wide)
+        self.current: AttentionPass | None = None
+
+    def plan_decode(self, arrays: DecodeArrays, pages: PageIndex, upload: Upload, *, captured: bool) -> PlannedRun:
+        """`pages` are the device twins of `arrays`. `captured`: for a graph of as many sequences."""
+        size = len(arrays.rows)
+        few = size <= self._decode.max_split_decodes
+        handle = self._decode.plan(
+            self._decode_space,
+            upload.plan_buffer("decode"),
+            query_indptr=_iota(size + 1),
+            indptr=arrays.indptr,
+            kv_lens=arrays.own_lens,
+            num_queries=size,
+            causal=False,
+            fixed_shape=captured and few,
+            split=few,
+        )
+        return PlannedRun(handle, pages)
+
+    def plan_prefix(
+        self, lists: PageLists, pages: PageIndex, upload: Upload, *, num_rows: int, captured: bool
+    ) -> PlannedRun:
+        """Prefix groups among the first `num_rows` tokens of the pass; `lists` count queries, several a token."""
+        handle = self._prefix.plan(
+            self._prefix_space,
+            upload.plan_buffer("prefix"),
+            query_indptr=lists.query_indptr,
+            indptr=lists.indptr,
+            kv_lens=lists.kv_lens,
+            num_queries=num_rows * self.queries_per_row,
+            causal=False,
+            fixed_shape=captured,
+        )
+        return PlannedRun(handle, pages)
+
+    def plan_prefill(self, lists: PageLists, pages: PageIndex, upload: Upload) -> PlannedRun:
+        """Prefill chunks, after the decodes of the pass."""
+        handle = self._prefill.plan(
+            self._prefill_space,
+            upload.plan_buffer("prefill"),
+            query_indptr=lists.query_indptr,
+            indptr=lists.indptr,
+            kv_lens=lists.kv_lens,
+            num_queries=int(lists.query_indptr[-1]),
+            causal=True,
+        )
+        return PlannedRun(handle, pages)
+
+    def forward(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """q [T, heads, head_dim], k and v [T, kv_heads, head_dim], none of them rotated -> [T, heads * head_dim]."""
+        now = self.current
+        assert now is not None
+        keys, values = self._pool.k[layer], self._pool.v[layer]
+        rotated = torch.empty((len(q), self._num_heads, self._head_dim), dtype=q.dtype, device=q.device)
+        packed = torch.empty_like(rotated) if now.prefix is not None else None
+        rotate_and_store(q, k, v, self._cos_sin, now.positions, now.slots, keys, values, rotated, packed_out=packed)
+        out = torch.empty_like(rotated)
+        count = now.num_decode
+        if now.decode is not None:
+            self._attend_decodes(now, rotated[:count], packed, keys, values, out[:count])
+        if now.prefill is not None:
+            run = now.prefill
+            self._prefill.run(
+                self._prefill_space,
+                run.handle,
+                rotated[count:],
+                keys,
+                values,
+                run.pages,
+                out[count:],
+                None,
+                causal=True,
+            )
+        return out.flatten(1)
+
+    def _attend_decodes(
+        self,
+        now: AttentionPass,
+        q: torch.Tensor,
+        packed: torch.Tensor | None,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        out: torch.Tensor,
+    ) -> None:
+        run, prefix = now.decode, now.prefix
+        assert run is not None
+        lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device) if prefix is not None else None
+        self._decode.run(self._decode_space, run.handle, q, keys, values, run.pages, out, lse, causal=False)
+        if prefix is None:
+            return
+        assert packed is not None and lse is not None and now.num_grouped is not None
+        queries = packed[: len(q)].view(-1, self._num_kv_heads, self._head_dim)
+        prefix_out = torch.empty_like(queries)
+        prefix_lse = torch.empty(queries.shape[:2], dtype=torch.float32, device=q.device)
+        self._prefix.run(
+            self._prefix_space, prefix.handle, queries, keys, values, prefix.pages, prefix_out, prefix_lse, causal=False
+        )
+        merge_prefix(
+            out, lse, prefix_out.view(q.shape), prefix_lse.view(lse.shape), now.num_grouped, self._num_kv_heads
+        )
+
+    def _kernel(self, backend: Backend, num_heads: int) -> PagedAttention:
+        return PagedAttention(
+            backend,
+            num_heads=num_heads,
+            num_kv_heads=self._num_kv_heads,
+            head_dim=self._head_dim,
+            page_size=self.page_size,
+            dtype=self._pool.k.dtype,
+        )
+
+
+def _iota(length: int) -> Int32s:
+    return np.arange(length, dtype=np.int32)
