@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from tests.helpers.clock import FakeClock
 from tests.helpers.fake_runner import FakeRunner, expected_outputs, runner_info
 from worker.config import WorkerSettings
-from worker.ipc.messages import FinishReason, GenerateRequest, SchedulerMessage, StepOutput, TokenDelta
+from worker.ipc.messages import (
+    AbortRequest,
+    FinishReason,
+    GenerateRequest,
+    SchedulerMessage,
+    StepOutput,
+    StopMatched,
+    TokenDelta,
+)
 from worker.sampling_params import SamplingParams
 from worker.scheduler.core import Scheduler
+from worker.scheduler.request import Request
 
 DRAWN_SEED = 1234567
 
@@ -19,6 +30,29 @@ DRAWN_SEED = 1234567
 def make_settings(**overrides: Any) -> WorkerSettings:
     """Settings of a worker whose model does not matter."""
     return WorkerSettings(model_path="fake", **overrides)
+
+
+def make_request(
+    prompt: Sequence[int],
+    rid: str = "r",
+    *,
+    namespace: str | None = None,
+    arrival_index: int = 0,
+    max_new_tokens: int = 16,
+    **sampling: Any,
+) -> Request:
+    """A waiting request, as the scheduler makes it from a message."""
+    return Request(
+        rid=rid,
+        prompt_key=np.array(prompt, np.int32).tobytes(),
+        prompt_len=len(prompt),
+        sampling=SamplingParams(max_new_tokens=max_new_tokens, **sampling),
+        seed=0,
+        namespace=namespace,
+        max_new_tokens=max_new_tokens,
+        arrival_s=0.0,
+        arrival_index=arrival_index,
+    )
 
 
 @dataclass
@@ -45,20 +79,41 @@ class SchedulerBench:
         self.told: dict[str, Told] = {}
         self.scheduler = Scheduler(self.settings, self.runner, self.clock, self._emit, lambda: DRAWN_SEED)
 
+    def expect(self, prompt: Sequence[int], rid: str, **sampling: Any) -> SamplingParams:
+        """Open the books for a request."""
+        params = SamplingParams(**sampling)
+        self.told[rid] = Told(list(prompt), params)
+        return params
+
     def submit(
         self, prompt: Sequence[int], rid: str | None = None, extra_key: str | None = None, **sampling: Any
     ) -> str:
         """Send a request; returns its rid."""
         rid = rid if rid is not None else f"r{len(self.told)}"
-        params = SamplingParams(**sampling)
-        self.told[rid] = Told(list(prompt), params)
+        params = self.expect(prompt, rid, **sampling)
         self.scheduler.handle(GenerateRequest(rid=rid, input_ids=list(prompt), sampling=params, extra_key=extra_key))
         return rid
+
+    def abort(self, rid: str) -> None:
+        self.scheduler.handle(AbortRequest(rid=rid))
+
+    def stop_matched(self, rid: str, num_output_tokens: int) -> None:
+        """The frontend has found a stop string in what it was told."""
+        self.told[rid].silenced = True
+        self.scheduler.handle(StopMatched(rid=rid, num_output_tokens=num_output_tokens))
 
     def step(self, count: int = 1) -> None:
         for _ in range(count):
             self.scheduler.step()
             self.scheduler.check_pool()
+
+    def step_until(self, reached: Callable[[], bool], max_steps: int = 1000) -> None:
+        """Step until `reached`."""
+        for _ in range(max_steps):
+            if reached():
+                return
+            self.step()
+        raise AssertionError(f"not reached in {max_steps} steps")
 
     def run_until_idle(self, max_steps: int = 10_000) -> int:
         """Step until there is nothing to do; returns the number of steps."""
@@ -69,6 +124,19 @@ class SchedulerBench:
                 self.scheduler.on_idle()
                 return count
         raise AssertionError(f"still busy after {max_steps} steps")
+
+    def audit(self) -> None:
+        """Every page is in exactly one place: free, in the prefix cache, or one request's own; and a request's shared
+        pages are the cache's."""
+        pool, table = self.scheduler._pool, self.scheduler._table
+        cached = [page for run in pool.cache.pages() for page in run.tolist()]
+        free = np.flatnonzero(pool._allocator._is_free[1:]) + 1
+        own: list[int] = []
+        for row in table.used_rows().tolist():
+            shared = int(table.shared_pages[row])
+            assert set(table.pages_of(row)[:shared].tolist()) <= set(cached)
+            own += table.pages_of(row)[shared:].tolist()
+        assert sorted([*cached, *free.tolist(), *own]) == list(range(1, pool.num_pages + 1))
 
     def expected(self, rid: str) -> list[int]:
         """The tokens `rid` would get alone."""

@@ -95,7 +95,7 @@ class _Pending:
 
 
 class FakeRunner:
-    """Implements ModelRunner. With `info.overlaps` a pass is computed when its result is asked for, otherwise at launch.
+    """Implements ModelRunner. With `info.overlaps` a pass is computed when its result is asked for, else at launch.
 
     `launch_faults` and `result_faults` are ids of steps that fail; a step that fails late leaves garbage in the KV
     store. `broken_seeds` are seeds of requests that sample -1.
@@ -111,6 +111,7 @@ class FakeRunner:
         self._rows: list[RowAdmission | None] = [None] * info.max_rows
         self._next = [EMPTY] * info.max_rows
         self._num_outputs = [0] * info.max_rows
+        self._spoiled: set[int] = set()  # rows whose last step failed; a step launched before that was known still runs
         self._queue: deque[_Pending] = deque()
         self.launch_faults: set[int] = set()
         self.result_faults: set[int] = set()
@@ -147,11 +148,13 @@ class FakeRunner:
         for admission in batch.admissions:
             self._rows[admission.row] = admission
             self._num_outputs[admission.row] = len(admission.output_ids)
+            self._spoiled.discard(admission.row)
         slots = [self._slots(batch, index) for index in range(len(batch.rows))]
         self._check_writes(batch, slots)
         if batch.step_id in self.result_faults:
             for index, own in enumerate(slots):
                 self._entries[own[-int(batch.query_lens[index]) :]] = EMPTY
+            self._spoiled.update(batch.rows.tolist())
             return StepFailed("result fault")
         sampled = [self._run(batch, index, own) for index, own in enumerate(slots)]
         return StepResult(np.array(sampled, np.int32))
@@ -170,6 +173,8 @@ class FakeRunner:
 
     def _run(self, batch: ForwardBatch, index: int, slots: np.ndarray) -> int:
         row, query_len = int(batch.rows[index]), int(batch.query_lens[index])
+        if row in self._spoiled:
+            return EMPTY
         past = self._check_past(row, slots[:-query_len])
         for slot, token in zip(slots[-query_len:].tolist(), self._inputs(batch, index), strict=True):
             assert 0 <= token < self._info.vocab_size, f"row {row} computes the token {token}"

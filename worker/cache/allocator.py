@@ -15,7 +15,7 @@ class PageAllocator:
         self._stack = np.arange(num_pages, 0, -1, dtype=np.int32)
         self._num_free = num_pages
         self._is_free = np.ones(num_pages + 1, np.bool_)
-        self._is_free[0] = False
+        self._order = np.arange(num_pages, dtype=np.int32)
         self._mark = np.zeros(num_pages + 1, np.int32)
 
     @property
@@ -35,11 +35,11 @@ class PageAllocator:
         count = len(pages)
         if not count:
             return
-        assert pages.min() >= 1 and pages.max() <= self.num_pages, "page outside the pool freed"
+        assert pages.min() > 0 and pages.max() <= self.num_pages, "page outside the pool freed"
         assert not self._is_free[pages].any(), "page freed twice"
-        order = np.arange(count, dtype=np.int32)
-        self._mark[pages] = order
-        assert np.array_equal(self._mark[pages], order), "page freed twice in one call"
+        order = self._order[:count]
+        self._mark[pages] = order  # of equal pages the last one wins
+        assert (self._mark[pages] == order).all(), "page freed twice in one call"
         self._is_free[pages] = True
         self._stack[self._num_free : self._num_free + count] = pages
         self._num_free += count

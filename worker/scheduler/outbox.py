@@ -30,6 +30,21 @@ class Outbox:
             )
         )
 
+    def add_tokens(self, requests: list[Request], token_ids: list[int]) -> None:
+        """One new token each for requests that go on. As `add`, without a call for each: it is the hottest loop."""
+        self._deltas += [
+            TokenDelta(
+                rid=request.rid,
+                token_ids=[token],
+                prompt_tokens=request.prompt_len,
+                cached_tokens=request.cached_tokens,
+                completion_tokens=len(request.output_ids),
+                queue_time_s=request.queue_time_s,
+                num_retractions=request.num_retractions,
+            )
+            for request, token in zip(requests, token_ids, strict=True)
+        ]
+
     def refuse(self, rid: str, prompt_len: int, status: int, message: str) -> None:
         """End a request that never entered the queue."""
         reason = FinishReason(kind="abort", status=status, message=message)

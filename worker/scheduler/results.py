@@ -53,14 +53,15 @@ class ResultHandler:
         for index in range(batch.num_decode, len(batch.rows)):
             if live[index]:
                 self._lifecycle.cache_prefix(int(batch.rows[index]), int(batch.seq_lens[index]))
+        used_tokens, usage = self._pool.used_tokens, self._pool.usage  # before anyone leaves
         sampled = live & batch.samples
         self._append(batch.rows[sampled].astype(np.int64), result.token_ids[sampled])
         self._stats.steps += 1
         if batch.num_decode:
             self._stats.on_decode(
-                running=int(table.decoding.sum()),
-                used_tokens=self._pool.used_tokens,
-                usage=self._pool.usage,
+                running=batch.num_decode,
+                used_tokens=used_tokens,
+                usage=usage,
                 cuda_graph=result.cuda_graph,
                 queued=len(self._waiting),
             )
@@ -82,15 +83,23 @@ class ResultHandler:
         self._stats.on_tokens(int(usable.sum()))
         may_end = ~usable | (table.num_outputs[rows] >= table.max_new[rows]) | table.has_stop_ids[rows]
         may_end |= self._is_eos[np.where(usable, token_ids, 0)] & ~table.ignore_eos[rows]
-        for request, token, look in zip(table.requests(rows), token_ids.tolist(), may_end.tolist(), strict=True):
-            if look and not 0 <= token < self._vocab_size:
-                self._lifecycle.abort(request, 500, OUT_OF_VOCABULARY.format(token=token))
-                continue
+        requests, tokens = table.requests(rows), token_ids.tolist()
+        for index in np.flatnonzero(may_end)[::-1].tolist():
+            self._append_last(requests.pop(index), tokens.pop(index))
+        for request, token in zip(requests, tokens, strict=True):
             request.output_ids.append(token)
-            reason = self._end_of(request, token) if look else None
-            self._outbox.add(request, [token], reason)
-            if reason is not None:
-                self._lifecycle.finish(request, len(request.output_ids))
+        self._outbox.add_tokens(requests, tokens)
+
+    def _append_last(self, request: Request, token: int) -> None:
+        """A new token that may end its request."""
+        if not 0 <= token < self._vocab_size:
+            self._lifecycle.abort(request, 500, OUT_OF_VOCABULARY.format(token=token))
+            return
+        request.output_ids.append(token)
+        reason = self._end_of(request, token)
+        self._outbox.add(request, [token], reason)
+        if reason is not None:
+            self._lifecycle.finish(request, len(request.output_ids))
 
     def _end_of(self, request: Request, token: int) -> FinishReason | None:
         """Why a request ends with its newest token, if it does: length goes before stop tokens."""

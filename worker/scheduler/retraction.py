@@ -38,8 +38,7 @@ class Retraction:
 
     def short_of_pages(self, rows: Int64s) -> bool:
         """Whether the next decode of `rows` needs more pages than are free or evictable."""
-        needed = len(self._table.rows_opening_page(rows)) * self._pool.page_size
-        return needed > self._pool.available_tokens
+        return len(self._table.rows_opening_page(rows)) * self._pool.page_size > self._pool.available_tokens
 
     def make_room(self, rows: Int64s, chunked: Request | None) -> Int64s:
         """Retract requests until the decodes that remain fit. Returns their rows.

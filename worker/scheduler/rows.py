@@ -13,6 +13,8 @@ from worker.engine.batch import Bools, Int32s
 from worker.scheduler.request import NO_ROW, Request
 
 Int64s = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.integer]
+_NONE = np.empty(0, np.int32)
 
 
 class RequestTable:
@@ -22,7 +24,7 @@ class RequestTable:
         self.page_size = page_size
         # Untouched rows cost no memory: the system maps zero pages on first write.
         self._pages = np.zeros((max_rows, -(-max_tokens // page_size)), np.int32)
-        self._writes: list[Int32s] = []
+        self._writes: list[tuple[Integers, Integers, Integers]] = []  # rows, indices in them, pages
         self._free = list(range(max_rows - 1, -1, -1))
         self._requests: list[Request | None] = [None] * max_rows
         self.num_released = 0
@@ -61,9 +63,10 @@ class RequestTable:
         assert request is not None, f"row {row} is free"
         return request
 
-    def requests(self, rows: npt.NDArray[np.integer]) -> list[Request]:
+    def requests(self, rows: Integers) -> list[Request]:
         """The requests in used rows, in order."""
-        return [self.request(row) for row in rows.tolist()]
+        requests = self._requests
+        return [requests[row] for row in rows.tolist()]  # type: ignore[misc]
 
     def used_rows(self) -> Int64s:
         return np.flatnonzero(self.in_use)
@@ -115,8 +118,8 @@ class RequestTable:
         """Replace or append the pages from index `start` on."""
         self._pages[row, start : start + len(pages)] = pages
         self.num_pages[row] = max(int(self.num_pages[row]), start + len(pages))
-        index = np.arange(start, start + len(pages), dtype=np.int32)
-        self._log(np.full(len(pages), row, np.int32), index, pages)
+        index = np.arange(start, start + len(pages))
+        self._writes.append((np.full(len(pages), row), index, pages))
 
     def rows_opening_page(self, rows: Int64s) -> Int64s:
         """Those of `rows` whose next token needs a new page."""
@@ -127,18 +130,15 @@ class RequestTable:
         index = self.num_pages[rows]
         self._pages[rows, index] = pages
         self.num_pages[rows] += 1
-        self._log(rows.astype(np.int32), index.astype(np.int32), pages)
+        self._writes.append((rows, index, pages))
 
     def take_writes(self) -> Int32s:
         """Writes since the last call, in order. int32 [W, 3] of (row, index, page)."""
-        writes = self._writes
-        self._writes = []
-        return np.concatenate(writes) if writes else np.empty((0, 3), np.int32)
+        writes, self._writes = self._writes, []
+        columns = zip(*writes, strict=True) if writes else ((_NONE,), (_NONE,), (_NONE,))
+        return np.stack([np.concatenate(column) for column in columns], axis=1, dtype=np.int32, casting="same_kind")
 
     def rewrite(self, writes: Int32s) -> None:
         """Send the entries touched by `writes` again, as they are now: the step that carried them failed."""
-        self._writes.append(np.column_stack((writes[:, :2], self._pages[writes[:, 0], writes[:, 1]])))
-
-    def _log(self, rows: Int32s, index: Int32s, pages: PageIds) -> None:
-        if len(pages):
-            self._writes.append(np.column_stack((rows, index, pages)))
+        rows, index = writes[:, 0], writes[:, 1]
+        self._writes.append((rows, index, self._pages[rows, index]))

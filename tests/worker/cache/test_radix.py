@@ -1,0 +1,167 @@
+"""The radix tree: worked examples."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from worker.cache.radix import RadixCache
+
+
+def key(tokens: Sequence[int]) -> bytes:
+    return np.array(tokens, np.int32).tobytes()
+
+
+def pages(*ids: int) -> np.ndarray:
+    return np.array(ids, np.int32)
+
+
+def test_match_finds_the_longest_prefix() -> None:
+    cache = RadixCache(1)
+    cache.insert(key([1, 2, 3]), pages(11, 12, 13), None)
+    cache.insert(key([1, 2, 4, 5]), pages(11, 12, 14, 15), None)
+    assert cache.match(key([1, 2, 4, 9]), None).pages.tolist() == [11, 12, 14]
+    assert cache.match(key([1, 2]), None).pages.tolist() == [11, 12]
+    assert cache.match(key([2]), None).pages.tolist() == []
+    assert cache.match_length(key([1, 2, 3, 4]), None) == 3
+
+
+def test_only_whole_pages_match() -> None:
+    cache = RadixCache(4)
+    cache.insert(key(range(8)), pages(1, 2), None)
+    assert cache.match_length(key([*range(7), 99]), None) == 4
+    assert cache.match_length(key([0, 1, 2]), None) == 0
+    assert cache.match(key(range(11)), None).pages.tolist() == [1, 2]
+
+
+def test_insert_reports_what_was_there_and_takes_the_rest() -> None:
+    cache = RadixCache(1)
+    cache.insert(key([1, 2]), pages(11, 12), None)
+    inserted = cache.insert(key([1, 2, 3]), pages(21, 22, 23), None)
+    assert inserted.cached_pages.tolist() == [11, 12] and inserted.num_pages == 3
+    assert cache.match(key([1, 2, 3]), None).pages.tolist() == [11, 12, 23]
+
+
+def test_a_key_must_fit_its_pages() -> None:
+    with pytest.raises(AssertionError, match="one whole page of tokens per page id"):
+        RadixCache(4).insert(key([1, 2, 3]), pages(1), None)
+
+
+def test_namespaces_share_nothing() -> None:
+    cache = RadixCache(1)
+    cache.insert(key([1, 2]), pages(11, 12), None)
+    cache.insert(key([1, 2]), pages(21, 22), "salt")
+    assert cache.match(key([1, 2]), None).pages.tolist() == [11, 12]
+    assert cache.match(key([1, 2]), "salt").pages.tolist() == [21, 22]
+    assert cache.match_length(key([1, 2]), "other") == 0
+
+
+def test_a_lock_moves_tokens_from_evictable_to_protected() -> None:
+    cache = RadixCache(1)
+    node = cache.insert(key([1, 2, 3]), pages(11, 12, 13), None).node
+    cache.insert(key([1, 5]), pages(11, 15), None)
+    cache.lock(node)
+    assert (cache.evictable_tokens, cache.protected_tokens) == (1, 3)
+    assert cache.evict(10).tolist() == [15]
+    cache.unlock(node)
+    assert (cache.evictable_tokens, cache.protected_tokens) == (3, 0)
+
+
+def test_a_split_keeps_the_lock_on_both_halves() -> None:
+    cache = RadixCache(1)
+    node = cache.insert(key([1, 2, 3]), pages(11, 12, 13), None).node
+    cache.lock(node)
+    half = cache.match(key([1, 2]), None).node
+    cache.lock(half)
+    cache.unlock(node)
+    assert cache.evict(10).tolist() == [13]
+    cache.unlock(half)
+    assert sorted(cache.evict(10).tolist()) == [11, 12]
+
+
+def test_unlocking_too_often_is_an_assertion() -> None:
+    cache = RadixCache(1)
+    node = cache.insert(key([1]), pages(1), None).node
+    with pytest.raises(AssertionError, match="more often than locked"):
+        cache.unlock(node)
+
+
+def test_least_recently_used_goes_first_from_its_end() -> None:
+    cache = RadixCache(1)
+    cache.insert(key([1, 2, 3]), pages(11, 12, 13), None)
+    cache.insert(key([7, 8]), pages(27, 28), None)
+    cache.match(key([1, 2, 3]), None)
+    assert cache.evict(1).tolist() == [28]
+    assert cache.evict(2).tolist() == [27, 13]
+    assert cache.match_length(key([1, 2, 3]), None) == 2
+
+
+def test_match_length_does_not_count_as_use() -> None:
+    cache = RadixCache(1)
+    cache.insert(key([1]), pages(11), None)
+    cache.insert(key([2]), pages(12), None)
+    assert cache.match_length(key([1]), None) == 1
+    assert cache.evict(1).tolist() == [11]
+
+
+def test_reset_returns_every_page_and_refuses_locked_ones() -> None:
+    cache = RadixCache(1)
+    node = cache.insert(key([1, 2]), pages(11, 12), None).node
+    cache.insert(key([1, 3]), pages(11, 13), "x")
+    cache.lock(node)
+    with pytest.raises(AssertionError, match="in use"):
+        cache.reset()
+    cache.unlock(node)
+    assert sorted(cache.reset().tolist()) == [11, 11, 12, 13]
+    assert cache.evictable_tokens == 0 and cache.match_length(key([1, 2]), None) == 0
+
+
+def test_version_changes_with_what_can_be_found() -> None:
+    cache = RadixCache(1)
+    versions = [cache.version]
+    cache.insert(key([1, 2]), pages(11, 12), None)
+    versions.append(cache.version)
+    cache.evict(1)
+    versions.append(cache.version)
+    cache.reset()
+    versions.append(cache.version)
+    assert len(set(versions)) == 4
+    cache.match(key([1]), None)
+    cache.insert(b"", pages(), None)
+    assert cache.version == versions[-1]
+
+
+def fastest_s(call: Callable[[], object]) -> float:
+    """CPU seconds of the fastest of a few calls."""
+    times = []
+    for _ in range(7):
+        start = time.process_time()
+        call()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def test_a_long_prompt_matches_much_faster_than_a_loop_over_its_tokens() -> None:
+    cache = RadixCache(1)
+    tokens = np.arange(32_768, dtype=np.int32)
+    cache.insert(tokens.tobytes(), tokens + 1, None)
+    other = tokens.copy()
+    other[30_000] = -1
+    wanted, known, asked = other.tobytes(), tokens.tolist(), other.tolist()
+    assert cache.match_length(wanted, None) == 30_000
+    loop_s = fastest_s(lambda: next(i for i, token in enumerate(asked) if token != known[i]))
+    assert fastest_s(lambda: cache.match_length(wanted, None)) < loop_s / 4
+
+
+def test_eviction_cost_does_not_grow_with_the_cache() -> None:
+    def cache_of(num_leaves: int) -> RadixCache:
+        cache = RadixCache(1)
+        for leaf in range(num_leaves):
+            cache.insert(key([leaf, 1, 2]), pages(1, 2, 3), None)
+        return cache
+
+    small, large = cache_of(1000), cache_of(20_000)
+    assert fastest_s(lambda: large.evict(300)) < 5 * fastest_s(lambda: small.evict(300))

@@ -1,0 +1,94 @@
+"""The radix tree against a dictionary of prefixes, under any mix of operations."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.helpers.naive_cache import NaivePrefixCache
+from worker.cache.prefix import CacheNode
+from worker.cache.radix import RadixCache
+
+tokens_of = st.lists(st.integers(0, 1), max_size=24).map(tuple)
+namespaces = st.sampled_from([None, "a"])
+
+
+def key(tokens: tuple[int, ...]) -> bytes:
+    return np.array(tokens, np.int32).tobytes()
+
+
+class RadixAgainstNaive(RuleBasedStateMachine):
+    """Both caches get the same calls; a page id is used once only, so a wrong page shows."""
+
+    @initialize(page_size=st.sampled_from([1, 2, 4]))
+    def start(self, page_size: int) -> None:
+        self.cache = RadixCache(page_size)
+        self.naive = NaivePrefixCache(page_size)
+        self.next_page = 1
+        self.locks: list[tuple[CacheNode, tuple[int, ...], str | None]] = []
+
+    @rule(tokens=tokens_of, namespace=namespaces)
+    def insert(self, tokens: tuple[int, ...], namespace: str | None) -> None:
+        count = len(tokens) // self.cache.page_size
+        whole = tokens[: count * self.cache.page_size]
+        ids = list(range(self.next_page, self.next_page + count))
+        self.next_page += count
+        known = [entry.page for entry in self.naive.cached(whole, namespace)]
+        inserted = self.cache.insert(key(whole), np.array(ids, np.int32), namespace)
+        assert inserted.cached_pages.tolist() == known
+        assert inserted.num_pages == count
+        assert self.naive.insert(whole, ids, namespace) == len(known)
+
+    @rule(tokens=tokens_of, namespace=namespaces, lock=st.booleans())
+    def match(self, tokens: tuple[int, ...], namespace: str | None, lock: bool) -> None:
+        match = self.cache.match(key(tokens), namespace)
+        assert match.pages.tolist() == self.naive.use(tokens, namespace)
+        if lock:
+            found = tokens[: len(match.pages) * self.cache.page_size]
+            self.cache.lock(match.node)
+            self.naive.lock(found, namespace, 1)
+            self.locks.append((match.node, found, namespace))
+
+    @rule(tokens=tokens_of, namespace=namespaces)
+    def match_length(self, tokens: tuple[int, ...], namespace: str | None) -> None:
+        expected = len(self.naive.cached(tokens, namespace)) * self.cache.page_size
+        assert self.cache.match_length(key(tokens), namespace) == expected
+
+    @precondition(lambda self: self.locks)
+    @rule(data=st.data())
+    def unlock(self, data: st.DataObject) -> None:
+        node, tokens, namespace = self.locks.pop(data.draw(st.integers(0, len(self.locks) - 1)))
+        self.cache.unlock(node)
+        self.naive.lock(tokens, namespace, -1)
+
+    @rule(count=st.integers(0, 9))
+    def evict(self, count: int) -> None:
+        evictable = self.naive.count(locked=False) // self.cache.page_size
+        evicted = self.cache.evict(count).tolist()
+        assert len(evicted) == min(count, evictable)
+        while evicted:  # in an order that the oracle accepts, if there is one
+            leaves = {self.naive.entries[prefix].page: self.naive.entries[prefix] for prefix in self.naive.leaves()}
+            page = min(leaves.keys() & set(evicted), key=lambda page: leaves[page].last_use)
+            self.naive.evict(page)
+            evicted.remove(page)
+
+    @precondition(lambda self: not self.locks)
+    @rule()
+    def reset(self) -> None:
+        assert sorted(self.cache.reset().tolist()) == sorted(e.page for e in self.naive.entries.values())
+        self.naive.entries.clear()
+
+    @invariant()
+    def counts_agree(self) -> None:
+        if not hasattr(self, "cache"):
+            return
+        assert self.cache.evictable_tokens == self.naive.count(locked=False)
+        assert self.cache.protected_tokens == self.naive.count(locked=True)
+        held = sorted(page for run in self.cache.pages() for page in run.tolist())
+        assert held == sorted(entry.page for entry in self.naive.entries.values())
+
+
+RadixAgainstNaive.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestRadixAgainstNaive = RadixAgainstNaive.TestCase

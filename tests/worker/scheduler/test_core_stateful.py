@@ -1,0 +1,148 @@
+"""Any mix of arrivals, aborts, stop strings, retractions, failing steps and flushes: every request ends exactly once
+with the tokens it would get alone, and no page is lost, freed twice or shared wrongly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.helpers.builders import SchedulerBench
+from worker.ipc.messages import AbortAll, CallReply, FlushCache
+
+# Few distinct starts, so that prompts share; lengths around page, chunk and pool boundaries.
+prompts = st.builds(
+    lambda start, length, own: ([start] * length + own)[:70],
+    st.integers(1, 2),
+    st.integers(0, 40),
+    st.lists(st.integers(0, 9), min_size=1, max_size=12),
+)
+configs = st.fixed_dictionaries(
+    {
+        "runner": st.fixed_dictionaries(
+            {
+                "overlaps": st.booleans(),
+                "page_size": st.sampled_from([1, 4, 16]),
+                "max_rows": st.sampled_from([2, 5, 12]),
+                "vocab_size": st.sampled_from([10, 50]),
+                "eos_token_ids": st.sampled_from([(), (0,)]),
+            }
+        ),
+        "enable_mixed_chunk": st.booleans(),
+        "chunked_prefill_size": st.sampled_from([-1, 16, 64]),
+        "max_prefill_tokens": st.sampled_from([20, 16384]),
+        "schedule_policy": st.sampled_from(["fcfs", "lpm"]),
+        "schedule_conservativeness": st.sampled_from([0.0, 1.0]),
+        "disable_radix_cache": st.booleans(),
+    }
+)
+
+
+class AnyTraffic(RuleBasedStateMachine):
+    """A scheduler, and the frontend that talks to it."""
+
+    @initialize(config=configs, pool_tokens=st.sampled_from([96, 160, 400]))
+    def start(self, config: dict[str, Any], pool_tokens: int) -> None:
+        runner = {**config.pop("runner"), "num_pages": 0, "context_len": 100}
+        runner["num_pages"] = pool_tokens // runner["page_size"]
+        self.bench = SchedulerBench(runner, **config)
+        self.stopped: dict[str, int] = {}
+        self.aborted: set[str] = set()
+        self.may_fail = False
+
+    @rule(
+        prompt=prompts,
+        max_new_tokens=st.sampled_from([None, 1, 2, 10, 30]),
+        min_new_tokens=st.sampled_from([0, 0, 4]),
+        seed=st.integers(0, 3),
+        extra_key=st.sampled_from([None, None, "salt"]),
+        stop=st.sampled_from([(), (3,)]),
+    )
+    def submit(
+        self,
+        prompt: list[int],
+        max_new_tokens: int | None,
+        min_new_tokens: int,
+        seed: int,
+        extra_key: str | None,
+        stop: tuple[int, ...],
+    ) -> None:
+        self.bench.submit(
+            prompt,
+            extra_key=extra_key,
+            max_new_tokens=max_new_tokens,
+            min_new_tokens=min(min_new_tokens, max_new_tokens or min_new_tokens),
+            seed=seed,
+            stop_token_ids=stop,
+        )
+
+    @rule(count=st.integers(1, 12))
+    def step(self, count: int) -> None:
+        self.bench.step(count)
+
+    @property
+    def live(self) -> list[str]:
+        return [rid for rid, told in self.bench.told.items() if told.finish is None and not told.silenced]
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        rid = data.draw(st.sampled_from(self.live))
+        self.bench.abort(rid)
+        self.aborted.add(rid)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def stop_string(self, data: st.DataObject) -> None:
+        rid = data.draw(st.sampled_from(self.live))
+        if rid not in self.aborted:
+            self.bench.stop_matched(rid, data.draw(st.integers(0, len(self.bench.tokens(rid)))))
+
+    @rule()
+    def abort_all(self) -> None:
+        self.aborted.update(self.live)
+        self.bench.scheduler.handle(AbortAll())
+
+    @rule()
+    def flush(self) -> None:
+        idle = self.bench.scheduler.idle
+        self.bench.scheduler.handle(FlushCache(call_id=0))
+        reply = self.bench.messages[-1]
+        assert isinstance(reply, CallReply) and reply.ok == idle
+
+    @rule(steps_ahead=st.integers(0, 5), at_launch=st.booleans())
+    def fault(self, steps_ahead: int, at_launch: bool) -> None:
+        runner = self.bench.runner
+        faults = runner.launch_faults if at_launch else runner.result_faults
+        faults.add(len(runner.batches) + steps_ahead)
+        self.may_fail = True
+
+    @invariant()
+    def every_page_is_in_one_place(self) -> None:
+        if hasattr(self, "bench"):
+            self.bench.audit()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "bench"):
+            return
+        self.bench.run_until_idle(3000)
+        self.bench.audit()
+        load = self.bench.load()
+        assert load.num_used_tokens == load.num_running_reqs == load.num_waiting_reqs == 0
+        assert load.finished_requests_total + load.aborted_requests_total == len(self.bench.told)
+        for rid, told in self.bench.told.items():
+            expected = self.bench.expected(rid)
+            assert told.tokens == expected[: len(told.tokens)]
+            assert told.silenced or told.finish is not None
+            if told.finish is not None and told.finish.kind == "abort":
+                assert rid in self.aborted or told.finish.status == 503 and self.may_fail
+            elif not told.silenced:
+                assert told.tokens == expected
+
+
+AnyTraffic.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestAnyTraffic = AnyTraffic.TestCase

@@ -1,0 +1,83 @@
+"""The request table: rows, pages and the log of page writes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.helpers.builders import make_request
+from worker.scheduler.request import NO_ROW
+from worker.scheduler.rows import RequestTable
+
+
+def pages(*ids: int) -> np.ndarray:
+    return np.array(ids, np.int32)
+
+
+@pytest.fixture
+def table() -> RequestTable:
+    return RequestTable(max_rows=3, max_tokens=16, page_size=4)
+
+
+def test_a_row_starts_with_the_requests_counters(table: RequestTable) -> None:
+    request = make_request([1, 2], max_new_tokens=9, min_new_tokens=2, ignore_eos=True, stop_token_ids=(5,))
+    request.output_ids += [3]
+    row = table.acquire(request)
+    assert request.row == row and table.request(row) is request
+    assert (table.num_outputs[row], table.num_launched[row], table.prompt_len[row]) == (1, 1, 2)
+    assert (table.max_new[row], table.min_new[row]) == (9, 2)
+    assert table.ignore_eos[row] and table.has_stop_ids[row] and not table.decoding[row]
+    assert (table.num_used_rows, table.num_free_rows) == (1, 2)
+
+
+def test_a_released_row_is_recognised_by_its_epoch(table: RequestTable) -> None:
+    first, second = make_request([1], "a"), make_request([2], "b")
+    row = table.acquire(first)
+    rows, epochs = np.array([row], np.int32), table.epoch[[row]]
+    assert table.live(rows, epochs).tolist() == [True]
+    table.release(first)
+    assert first.row == NO_ROW
+    assert table.acquire(second) == row
+    assert table.live(rows, epochs).tolist() == [False]
+    with pytest.raises(AssertionError, match="is not a's"):
+        first.row = row
+        table.release(first)
+
+
+def test_decodable_are_rows_with_outputs_left_to_launch(table: RequestTable) -> None:
+    rows = [table.acquire(make_request([1], str(n), max_new_tokens=2)) for n in range(3)]
+    table.decoding[rows[:2]] = True
+    table.num_launched[rows[0]] = 2
+    assert table.decodable_rows().tolist() == [rows[1]]
+
+
+def test_page_writes_come_in_order_and_once(table: RequestTable) -> None:
+    row = table.acquire(make_request([1]))
+    table.set_pages(row, 0, pages(7, 8))
+    table.set_pages(row, 1, pages(9))
+    table.append_page(np.array([row]), pages(5))
+    assert table.take_writes().tolist() == [[row, 0, 7], [row, 1, 8], [row, 1, 9], [row, 2, 5]]
+    assert table.pages_of(row).tolist() == [7, 9, 5]
+    assert table.take_writes().shape == (0, 3)
+
+
+def test_writes_of_a_failed_step_are_sent_again_as_they_are_now(table: RequestTable) -> None:
+    row = table.acquire(make_request([1]))
+    table.set_pages(row, 0, pages(7, 8))
+    lost = table.take_writes()
+    table.set_pages(row, 1, pages(9))
+    table.take_writes()
+    table.rewrite(lost)
+    assert table.take_writes().tolist() == [[row, 0, 7], [row, 1, 9]]
+
+
+def test_a_new_page_is_due_when_all_are_full(table: RequestTable) -> None:
+    rows = np.array([table.acquire(make_request([1], str(n))) for n in range(3)])
+    for row, length in zip(rows, (3, 4, 5), strict=True):
+        table.set_pages(row, 0, pages(*range(1, table.pages_missing(row, length) + 1)))
+        table.seq_len[row] = length
+    assert table.rows_opening_page(rows).tolist() == [rows[1]]
+    assert table.pages_missing(rows[1], 13) == 3
+    assert table.own_pages == 4
+    table.shared_pages[rows[2]] = 1
+    assert table.own_pages == 3
