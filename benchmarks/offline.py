@@ -1,0 +1,239 @@
+"""Throughput of one engine without a server: `python -m benchmarks.offline --workload mixed` (or steady, single, ...).
+
+Random weights of a Llama-3-8B shape (or --model-path), greedy, EOS ignored, prefix cache on, fresh random prompt ids,
+token ids in and out. Timed is the whole batch, from the first request handed over to the last token, after a warm-up.
+Every flag of `canopy worker` may follow; those it lacks get the defaults in FLAGS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+
+from common.errors import UserError
+from common.settings import load
+from worker.assembly import running_scheduler
+from worker.config import WorkerSettings
+from worker.ipc.messages import GenerateRequest, SchedulerMessage, StepOutput
+from worker.sampling_params import SamplingParams
+from worker.scheduler.core import Scheduler
+
+LLAMA_3_8B = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 128_256,
+    "hidden_size": 4096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500_000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "bos_token_id": 128_000,
+    "eos_token_id": 128_001,
+}
+TOKEN_IDS = (1000, 120_000)
+FLAGS = {
+    "--load-format": "dummy",
+    "--context-length": "8192",
+    "--max-running-requests": "512",
+    "--cuda-graph-max-bs": "512",
+    "--mem-fraction-static": "0.88",
+    "--chunked-prefill-size": "2048",
+}
+
+Prompts = list[list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """`num_requests` prompts of `prompt_tokens`, of which the first `shared_tokens` are common to each group of
+    `group_size`; `output_tokens` each. Groups come shuffled."""
+
+    num_requests: int
+    prompt_tokens: int
+    output_tokens: int
+    shared_tokens: int = 0
+    group_size: int = 1
+
+    def prompts(self, random: np.random.Generator) -> Prompts:
+        """Fresh random token ids."""
+        own = random.integers(*TOKEN_IDS, (self.num_requests, self.prompt_tokens - self.shared_tokens))
+        groups = random.integers(*TOKEN_IDS, (self.num_requests // self.group_size, self.shared_tokens))
+        prompts = np.concatenate((np.repeat(groups, self.group_size, axis=0), own), axis=1)
+        order = random.permutation(self.num_requests) if self.group_size > 1 else np.arange(self.num_requests)
+        return [prompt.tolist() for prompt in prompts[order]]
+
+
+WORKLOADS = {
+    "mixed": Workload(512, 1024, 512),
+    "steady": Workload(233, 1464, 256),
+    "shared-prefix": Workload(512, 2176, 128, shared_tokens=2048, group_size=64),
+    "single": Workload(1, 128, 256),
+}
+WARM_UP = Workload(4, 96, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one workload took. Rates are over the whole time; `decode_tok_s` leaves out the time to the first token."""
+
+    workload: str
+    seconds: float
+    output_tok_s: float
+    total_tok_s: float
+    decode_tok_s: float
+    first_token_s: float
+    steps: int
+    cached_tokens: int
+    start_s: float
+
+
+class Collector:
+    """Receives the scheduler's news and remembers what arrived when."""
+
+    def __init__(self) -> None:
+        self.output_tokens = 0
+        self.cached_tokens = 0
+        self.finished = 0
+        self.first_s: float | None = None
+        self.faults: list[str] = []
+
+    def __call__(self, message: SchedulerMessage) -> None:
+        if not isinstance(message, StepOutput):
+            return
+        if self.first_s is None:
+            self.first_s = time.perf_counter()
+        for delta in message.deltas:
+            self.output_tokens += len(delta.token_ids)
+            if delta.finish is not None:
+                self.finished += 1
+                self.cached_tokens += delta.cached_tokens
+                if delta.finish.kind == "abort":
+                    self.faults.append(delta.finish.message)
+
+
+class Bench:
+    """A loaded engine and the time it took to load."""
+
+    def __init__(self, scheduler: Scheduler, redirect: Callable[[Collector], None], start_s: float) -> None:
+        self._scheduler = scheduler
+        self._redirect = redirect
+        self._start_s = start_s
+
+    def run(self, name: str, workload: Workload, seed: int) -> Outcome:
+        """One timed run from an empty prefix cache. Raises RuntimeError if any request was not served."""
+        scheduler, collector = self._scheduler, Collector()
+        self._redirect(collector)
+        prompts = workload.prompts(np.random.default_rng(seed))
+        sampling = SamplingParams(max_new_tokens=workload.output_tokens, temperature=0.0, ignore_eos=True)
+        requests = [
+            GenerateRequest(rid=f"{name}-{i}", input_ids=ids, sampling=sampling) for i, ids in enumerate(prompts)
+        ]
+        steps = scheduler.load_report(0).steps_total
+        begin = time.perf_counter()
+        for request in requests:
+            scheduler.handle(request)
+        while collector.finished < len(requests):
+            scheduler.step()
+        end = time.perf_counter()
+        while scheduler.step():
+            pass
+        scheduler.on_idle()
+        if collector.faults or collector.output_tokens != len(requests) * workload.output_tokens:
+            raise RuntimeError(f"{name}: {collector.output_tokens} tokens came back; faults: {collector.faults[:3]}")
+        return self._outcome(name, workload, collector, begin, end, scheduler.load_report(0).steps_total - steps)
+
+    def _outcome(
+        self, name: str, workload: Workload, collector: Collector, begin: float, end: float, steps: int
+    ) -> Outcome:
+        assert collector.first_s is not None
+        seconds, outputs = end - begin, collector.output_tokens
+        prompts = workload.num_requests * workload.prompt_tokens
+        return Outcome(
+            workload=name,
+            seconds=round(seconds, 3),
+            output_tok_s=round(outputs / seconds, 1),
+            total_tok_s=round((outputs + prompts) / seconds, 1),
+            decode_tok_s=round((outputs - workload.num_requests) / max(end - collector.first_s, 1e-9), 1),
+            first_token_s=round(collector.first_s - begin, 4),
+            steps=steps,
+            cached_tokens=collector.cached_tokens,
+            start_s=round(self._start_s, 1),
+        )
+
+
+@contextmanager
+def loaded(flags: Sequence[str]) -> Iterator[Bench]:
+    """An engine with these flags of `canopy worker`. Raises UserError."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "config.json").write_text(json.dumps(LLAMA_3_8B))
+        argv = list(flags)
+        if not {"--model-path", "--model"} & set(argv):
+            argv += ["--model-path", directory]
+            argv += [word for flag, value in FLAGS.items() if flag not in argv for word in (flag, value)]
+        settings = load(WorkerSettings, argv, {}, prog="benchmarks.offline").settings
+        sink: list[Collector] = [Collector()]
+        begin = time.perf_counter()
+        with running_scheduler(settings, lambda message: sink[0](message)) as scheduler:
+            yield Bench(scheduler, lambda collector: sink.__setitem__(0, collector), time.perf_counter() - begin)
+
+
+def versions() -> dict[str, str]:
+    """What ran: machine, GPU, packages."""
+    import torch
+
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    found["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
+    for package in ("flashinfer-python", "triton"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", action="append", choices=WORKLOADS, help="repeatable; without it all")
+    parser.add_argument("--repeat", type=int, default=1, help="runs of each, with different prompts")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    options, flags = parser.parse_known_args()
+    try:
+        with loaded(flags) as bench:
+            bench.run("warm-up", WARM_UP, options.seed + 1_000_000)
+            outcomes = [
+                bench.run(name, WORKLOADS[name], options.seed + repeat)
+                for name in options.workload or WORKLOADS
+                for repeat in range(options.repeat)
+            ]
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    if options.json:
+        print(json.dumps({"versions": versions(), "outcomes": [asdict(outcome) for outcome in outcomes]}))
+        return
+    for outcome in outcomes:
+        print(
+            f"{outcome.workload:14} {outcome.seconds:8.3f} s  {outcome.output_tok_s:9.1f} out tok/s  "
+            f"{outcome.total_tok_s:9.1f} total tok/s  first token {outcome.first_token_s:7.4f} s  {outcome.steps} steps"
+        )
+
+
+if __name__ == "__main__":
+    main()
