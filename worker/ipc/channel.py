@@ -1,6 +1,7 @@
 """The sockets between a replica's frontend and its scheduler: ZMQ over ipc:// in a private directory, msgpack bytes.
 
-The frontend creates the directory and binds; the scheduler connects. Bytes that are no message are logged and dropped.
+The frontend creates the directory. Who receives binds and who sends connects: then a message sent before the other end
+is there waits for it. Bytes that are no message are logged and dropped.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class FrontendChannel:
         self._push = self._context.socket(zmq.PUSH)
         self._pull = zmq.asyncio.Context.shadow(self._context).socket(zmq.PULL)
         _unlimited(self._push, self._pull)
-        self._push.bind(_address(self.directory, _TO_SCHEDULER))
+        self._push.connect(_address(self.directory, _TO_SCHEDULER))
         self._pull.bind(_address(self.directory, _TO_FRONTEND))
         self._encoder = msgspec.msgpack.Encoder()
         self._decode = msgspec.msgpack.Decoder(SchedulerMessage).decode
@@ -77,7 +78,7 @@ class SchedulerChannel:
         self._pull = self._context.socket(zmq.PULL)
         self._push = self._context.socket(zmq.PUSH)
         _unlimited(self._push, self._pull)
-        self._pull.connect(_address(directory, _TO_SCHEDULER))
+        self._pull.bind(_address(directory, _TO_SCHEDULER))
         self._push.connect(_address(directory, _TO_FRONTEND))
         self._encoder = msgspec.msgpack.Encoder()
         self._decode = msgspec.msgpack.Decoder(FrontendMessage).decode

@@ -63,7 +63,7 @@ class Replica:
         self._channel = FrontendChannel()
         incarnation = settings.incarnation or uuid.uuid4().hex
         self._service = Service(settings, incarnation, CollectorRegistry(), MonotonicClock(), self._channel.send)
-        self._http = HttpServer(_http_config(self._service))
+        self._http = HttpServer(http_config(self._service))
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[SchedulerReady] = loop.create_future()
         self._failure: asyncio.Future[Failure] = loop.create_future()
@@ -190,7 +190,8 @@ async def _first(*waits: Awaitable[object]) -> None:
         future.result()
 
 
-def _http_config(service: Service) -> uvicorn.Config:
+def http_config(service: Service) -> uvicorn.Config:
+    """How the replica's HTTP server runs. The replica does its own logging, and keeps its own signals."""
     return uvicorn.Config(
         create_app(service),
         http="httptools",

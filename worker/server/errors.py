@@ -26,8 +26,11 @@ class RequestFault(ValueError):
 
 
 def from_validation(error: ValidationError) -> RequestFault:
-    """The first fault pydantic found, as 400 with the path of the field."""
-    first = error.errors(include_url=False, include_context=False)[0]
+    """The first fault pydantic found, as 400 with the path of the field. Of a union's branches the one that got
+    furthest speaks."""
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    same_field = [each for each in errors if each["loc"][:1] == errors[0]["loc"][:1]]
+    first = max(same_field, key=lambda each: len(each["loc"]))
     if first["type"] == "json_invalid":
         return RequestFault(400, f"The body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}.")
     path = field_path(first["loc"])

@@ -70,5 +70,6 @@ Stop = Annotated[
 StopTokenIds = Annotated[list[int] | None, Field(max_length=MAX_STOP_TOKEN_IDS)]
 Seed = Annotated[int | None, Field(ge=-SEED_RANGE, lt=SEED_RANGE)]
 Count = Annotated[int | None, Field(ge=1, le=MAX_N)]
+TokenIds = Annotated[list[int], Field(fail_fast=True)]  # without it each wrong item would become an error of its own
 Identifier = Annotated[str | None, Field(min_length=1, max_length=MAX_ID_CHARS)]
 Priority = Annotated[int | None, Field(ge=-(2**31), lt=2**31)]

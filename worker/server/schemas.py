@@ -22,6 +22,7 @@ from worker.server.fields import (
     Stop,
     StopTokenIds,
     Temperature,
+    TokenIds,
     TopK,
     TopP,
     Unbuilt,
@@ -179,7 +180,7 @@ class GenerateBody(Body):
     """POST /generate: one of text and input_ids, single or batch."""
 
     text: str | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)] | None = None
-    input_ids: list[int] | Annotated[list[list[int]], Field(min_length=1, max_length=MAX_PROMPTS)] | None = None
+    input_ids: TokenIds | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)] | None = None
     sampling_params: NativeSampling | Annotated[list[NativeSampling], Field(max_length=MAX_PROMPTS)] | None = None
     rid: Identifier | list[Identifier] = None
     stream: bool | None = None
@@ -208,7 +209,7 @@ class TokenizeBody(Body):
 class DetokenizeBody(Body):
     """POST /detokenize."""
 
-    tokens: list[int]
+    tokens: TokenIds
     skip_special_tokens: bool | None = None
 
 

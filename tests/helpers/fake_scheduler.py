@@ -1,0 +1,150 @@
+"""A scheduler without an engine: speaks the messages, answers with scripted tokens, one step at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from worker.ipc.messages import (
+    AbortAll,
+    AbortRequest,
+    CallReply,
+    FinishReason,
+    FlushCache,
+    FrontendMessage,
+    GenerateRequest,
+    GetLoad,
+    LoadReport,
+    SchedulerMessage,
+    SchedulerReady,
+    StepOutput,
+    StopMatched,
+    TokenDelta,
+)
+
+Script = Callable[[GenerateRequest], Sequence[int]]
+
+
+def ready_message(**changes: object) -> SchedulerReady:
+    """A small CPU replica."""
+    ready = SchedulerReady(
+        vocab_size=301,
+        context_len=512,
+        max_total_num_tokens=300,
+        max_req_input_len=290,
+        max_running_requests=8,
+        page_size=1,
+        eos_token_ids=[2],
+        device="cpu",
+        dtype="float32",
+        weight_bytes=1000,
+        kv_pool_bytes=2000,
+        architectures=["LlamaForCausalLM"],
+    )
+    return msgspec.structs.replace(ready, **changes)
+
+
+@dataclass
+class Live:
+    """A request under way."""
+
+    request: GenerateRequest
+    tokens: Sequence[int]
+    sent: int = 0
+
+
+@dataclass
+class FakeScheduler:
+    """`send` takes the frontend's messages; news go to `deliver`. `script` names a request's tokens; the answer ends
+    after them, with "stop" if the last one is an EOS id."""
+
+    script: Script
+    deliver: Callable[[SchedulerMessage], None] = lambda message: None
+    eos_id: int = 2
+    max_waiting: int | None = None
+    paused: bool = False  # nothing is generated while it is set
+    received: list[FrontendMessage] = field(default_factory=list)
+    live: dict[str, Live] = field(default_factory=dict)
+
+    def send(self, message: FrontendMessage) -> None:
+        """Take a message, over the wire format."""
+        message = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=FrontendMessage)
+        self.received.append(message)
+        match message:
+            case GenerateRequest(rid=rid):
+                if self.max_waiting is not None and len(self.live) >= self.max_waiting:
+                    self._emit_soon(self._end(rid, 503, "The request queue is full."))
+                else:
+                    self.live[rid] = Live(message, self.script(message))
+            case AbortRequest(rid=rid):
+                if self.live.pop(rid, None) is not None:
+                    self._emit_soon(self._end(rid, 200, "The request was aborted."))
+            case AbortAll():
+                self.live.clear()
+            case StopMatched(rid=rid):
+                self.live.pop(rid, None)
+            case GetLoad(call_id=call_id):
+                self._emit_soon(self.load(call_id))
+            case FlushCache(call_id=call_id):
+                self._emit_soon(CallReply(call_id=call_id, ok=not self.live, message="busy" if self.live else ""))
+
+    def step(self) -> None:
+        """One token for each live request."""
+        deltas = [self._next(live) for live in list(self.live.values())]
+        if deltas:
+            self._emit(StepOutput(deltas=deltas))
+
+    def fail_all(self, status: int, message: str) -> None:
+        """End every request in the middle of its answer."""
+        rids = list(self.live)
+        self.live.clear()
+        for rid in rids:
+            self._emit(self._end(rid, status, message))
+
+    async def run(self) -> None:
+        """Step without end, one token for each turn of the event loop."""
+        while True:
+            if not self.paused:
+                self.step()
+            await asyncio.sleep(0 if self.live else 0.001)
+
+    def of_kind(self, kind: type) -> list[FrontendMessage]:
+        """The messages of one kind that have come."""
+        return [message for message in self.received if isinstance(message, kind)]
+
+    def load(self, call_id: int) -> LoadReport:
+        """Numbers that tell the fields apart."""
+        values = {name: index for index, name in enumerate(LoadReport.__struct_fields__, 100)}
+        values |= {"call_id": call_id, "num_running_reqs": len(self.live), "num_waiting_reqs": 0}
+        return msgspec.convert(values, LoadReport)
+
+    def _next(self, live: Live) -> TokenDelta:
+        token = live.tokens[live.sent]
+        live.sent += 1
+        finish = None
+        if live.sent == len(live.tokens) or live.sent == live.request.sampling.max_new_tokens:
+            del self.live[live.request.rid]
+            stopped = token == self.eos_id and not live.request.sampling.ignore_eos
+            finish = FinishReason(kind="stop", matched=token) if stopped else FinishReason(kind="length")
+        return TokenDelta(
+            rid=live.request.rid,
+            token_ids=[token],
+            prompt_tokens=len(live.request.input_ids),
+            cached_tokens=1,
+            completion_tokens=live.sent,
+            finish=finish,
+        )
+
+    def _end(self, rid: str, status: int, message: str) -> StepOutput:
+        reason = FinishReason(kind="abort", status=status, message=message)
+        delta = TokenDelta(rid=rid, token_ids=[], prompt_tokens=0, cached_tokens=0, completion_tokens=0, finish=reason)
+        return StepOutput(deltas=[delta])
+
+    def _emit_soon(self, message: SchedulerMessage) -> None:
+        asyncio.get_running_loop().call_soon(self._emit, message)
+
+    def _emit(self, message: SchedulerMessage) -> None:
+        self.deliver(msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=SchedulerMessage))
