@@ -66,13 +66,15 @@ class Outcome:
     was_stopped: bool
 
 
-def supervise(command: Sequence[str], *, lifeline: int | None, cwd: Path | None = None) -> Outcome:
+def supervise(
+    command: Sequence[str], *, lifeline: int | None = None, is_guard: bool = False, cwd: Path | None = None
+) -> Outcome:
     """Run `command` as the head of a tree; return once the whole tree has ended.
 
     The tree is killed when the command ends by itself, and when `lifeline`, the read end of a pipe that our parent
     holds, reaches its end. The command gets the same kind of lifeline as its stdin. SIGINT, SIGTERM and SIGHUP are
-    passed on to it as SIGTERM; the second one kills the tree at once. Call it from the main thread: the command
-    also dies with the thread that started it.
+    passed on to it as SIGTERM; the second one kills the tree at once. Call it from the main thread: the kernel
+    kills the command when the thread that started it ends, except a guard, which must outlive us to clear up.
     """
     become_subreaper()
     with subprocess.Popen(
@@ -80,7 +82,7 @@ def supervise(command: Sequence[str], *, lifeline: int | None, cwd: Path | None 
         stdin=subprocess.PIPE,
         cwd=cwd,
         start_new_session=True,
-        preexec_fn=partial(die_with_parent, os.getpid()),
+        preexec_fn=None if is_guard else partial(die_with_parent, os.getpid()),
     ) as child:
         stops = _pass_on_stop_signals(child)
         try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import httpx
 import msgspec
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -23,6 +25,8 @@ from worker.models.paths import cache_root
 
 _REPLICA_TIMEOUT_S = 3.0
 _EXIT_NONE_RUNS = 1
+_PIPE_WIDTH = 140
+_RAY_PATIENCE = {"RAY_NUM_REDIS_GET_RETRIES": "3"}  # seconds it tries to reach an address, else 20
 
 
 class StatusSettings(Settings):
@@ -65,12 +69,13 @@ def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
     elif not reports:
         print("No fleet runs on this machine; start one with `canopy serve MODEL`.", file=sys.stderr)
     for report in reports if not settings.json_output else []:
-        _print_report(report, Console())
+        _print_report(report, _console())
     return 0 if reports else _EXIT_NONE_RUNS
 
 
 def _report(fleet: RunningFleet) -> FleetReport:
-    status = _ask_controller(fleet)
+    with _silent_stderr():
+        status = _ask_controller(fleet)
     loads = asyncio.run(_ask_replicas([r.record.url for r in status.replicas]))
     return FleetReport(
         model=status.model,
@@ -80,8 +85,22 @@ def _report(fleet: RunningFleet) -> FleetReport:
     )
 
 
+@contextlib.contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Ray's native code logs every attempt to connect; what matters comes as an exception."""
+    saved = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
 def _ask_controller(fleet: RunningFleet) -> FleetStatus:
     """Raises UserError if there is no Ray, or no fleet in it."""
+    os.environ.update(_RAY_PATIENCE)
     if fleet.token_file:
         os.environ.update(ray_environment(fleet.token_file))  # Ray reads them on import
     import ray
@@ -119,16 +138,22 @@ async def _ask_replicas(urls: Sequence[str]) -> dict[str, LoadReport]:
 
 def _print_report(report: FleetReport, console: Console) -> None:
     where = f"{report.model} at {report.url}" if report.url else report.model
-    table = Table(title=where, title_justify="left")
+    table = Table(title=where, title_justify="left", box=box.SIMPLE_HEAD)
     for column in ("replica", "state", "url", "node"):
         table.add_column(column, overflow="fold")
-    for column in ("running", "waiting", "token usage", "hit rate", "restarts", "for"):
+    for column in ("running", "waiting", "token usage", "hit rate", "restarts", "in state"):
         table.add_column(column, justify="right")
     for replica in report.replicas:
         table.add_row(*_row(replica))
     console.print(table)
     for replica in report.replicas:
         _print_trouble(replica.status, console)
+
+
+def _console() -> Console:
+    """As wide as the terminal; into a pipe, wide enough for the table."""
+    console = Console(soft_wrap=True)
+    return console if console.is_terminal else Console(soft_wrap=True, width=_PIPE_WIDTH)
 
 
 def _row(replica: ReplicaReport) -> list[str]:

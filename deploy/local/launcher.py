@@ -36,7 +36,7 @@ def serve(argv: Sequence[str], env: Mapping[str, str], *, worker_command: list[s
         plan_file = run_dir / "plan.json"
         write_private(plan_file, msgspec.json.encode(plan))
         fleet = [sys.executable, "-P", "-m", "deploy.local.fleet", str(plan_file)]
-        outcome = supervise(guarded(fleet, remove=[run_dir, fleet_file]), lifeline=None, cwd=run_dir)
+        outcome = supervise(guarded(fleet, remove=[run_dir, fleet_file]), is_guard=True, cwd=run_dir)
     finally:
         remove_all(run_dir)
         remove_all(fleet_file)

@@ -93,7 +93,7 @@ def test_the_exit_code_of_the_command_comes_through() -> None:
 SUPERVISOR = """
 import sys
 from deploy.processes import supervise
-sys.exit(supervise([sys.executable, "-c", '''
+outcome = supervise([sys.executable, "-c", '''
 import signal, sys, time
 def stop(*_):
     print("told to stop", flush=True)
@@ -103,7 +103,9 @@ signal.signal(signal.SIGTERM, stop)
 print("up", flush=True)
 while True:
     time.sleep(600)
-''', *sys.argv[1:]], lifeline=None))
+''', *sys.argv[1:]])
+assert outcome.was_stopped
+sys.exit(outcome.code)
 """
 
 

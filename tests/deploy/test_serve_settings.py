@@ -19,7 +19,8 @@ def test_every_setting_that_both_programs_have_has_a_declared_owner() -> None:
 
 
 def test_flags_go_to_their_owner() -> None:
-    argv = "m --replicas 3 --port 81 --policy random --page-size 4 --log-level debug --chunked-prefill-size 64".split()
+    flags = "--replicas 3 --port 81 --policy random --page-size 4 --log-level debug --chunked-prefill-size 64"
+    argv = ["m", *flags.split()]
     settings = load_serve_settings(argv, {})
     assert settings.fleet.replicas == 3
     assert settings.gateway_values == {"port": 81, "policy": "random", "log_level": "debug"}

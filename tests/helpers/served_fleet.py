@@ -103,7 +103,7 @@ class ServedFleet:
         return list(fleets[0]["replicas"])
 
     def end(self, number: int = signal.SIGINT) -> int:
-        """Send a signal to the launcher alone, check that all processes, the port and the files go. Returns the code."""
+        """Signal the launcher alone; check that all processes and files go. Returns its exit code."""
         tree = self.tree()
         run_dirs = {p.cwd() for p in tree.with_command("deploy.local.fleet")}
         self.process.send_signal(number)
@@ -113,9 +113,16 @@ class ServedFleet:
             wait_until(lambda d=run_dir: not Path(d).exists(), 5, f"{run_dir} is removed")  # type: ignore[misc]
         return code
 
+    def kill(self) -> None:
+        """End it whatever state it is in; for the end of a test, failed or not."""
+        for _ in range(2):
+            if self.process.poll() is None:
+                self.process.send_signal(signal.SIGTERM)
+        self.wait()
+
     def wait(self) -> int:
         """Wait for the launcher's end."""
-        code = self.process.wait(STOP_TIMEOUT_S)
+        code = self.process.wait(START_TIMEOUT_S)
         self._reader.join()
         assert self.process.stdout is not None
         self.process.stdout.close()

@@ -1,7 +1,7 @@
 """A worker without an engine, for tests of the fleet: writes the ready file, has a scheduler process, serves /health.
 
-Takes the command line the fleet gives to `python -m worker`. The key `behaviour` of its settings file chooses what it
-does: serve, refuse (exit code 2), crash (exit code 1), hang (never ready), stubborn (ignores SIGTERM).
+Takes the command line the fleet gives to `python -m worker`. The key `behaviour` of its settings file, or a
+model name that is one, chooses what it does: serve, refuse (exit code 2), crash (exit code 1), hang (never ready), stubborn (ignores SIGTERM).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> int:
         parser.add_argument(flag)
     args = parser.parse_args()
     settings = yaml.safe_load(Path(args.config).read_text())
-    behaviour = settings.get("behaviour", "serve")
+    behaviour = settings.get("behaviour") or settings.get("served_model_name")
     print(f"stand-in worker: {behaviour}", file=sys.stderr)
     if behaviour == "refuse":
         print("--model-path: there is no such model.", file=sys.stderr)

@@ -1,0 +1,32 @@
+"""One real fleet for all tests with the marker `ray`: two replicas of a tiny model, gateway, Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.served_fleet import ServedFleet
+from tests.helpers.tiny_chat_model import build_tiny_chat_model
+
+
+@pytest.fixture(scope="session")
+def tiny_chat_model(demo_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory that loads at once."""
+    return build_tiny_chat_model(demo_model_dir, tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="session")
+def served_fleet(tiny_chat_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFleet]:
+    """`canopy serve`, ready. Tests may kill any part of it, and leave when both replicas are ready again."""
+    cache = tmp_path_factory.mktemp("cache")
+    fleet = ServedFleet(str(tiny_chat_model), "--replicas", "2", "--port", "0", cache=cache)
+    try:
+        fleet.wait_until_serving()
+        yield fleet
+    finally:
+        if fleet.process.poll() is None:
+            assert fleet.end() == 0
+        else:
+            fleet.wait()

@@ -1,0 +1,202 @@
+"""A real fleet under `canopy serve`: it serves, survives the death of any process, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.helpers.processes import assert_all_end, wait_until
+from tests.helpers.served_fleet import ServedFleet
+from tests.helpers.tiny_chat_model import NAME
+
+pytestmark = [pytest.mark.ray, pytest.mark.model]
+
+RESTART_LIMIT_S = 60.0
+
+
+def chat(fleet: ServedFleet, *, max_tokens: int = 8, stream: bool = False) -> httpx.Response:
+    body = {"model": NAME, "messages": [{"role": "user", "content": "hi"}], "max_tokens": max_tokens, "stream": stream}
+    return httpx.post(f"{fleet.url}/v1/chat/completions", json=body, timeout=60, trust_env=False)
+
+
+def workers(fleet: ServedFleet) -> list[dict[str, Any]]:
+    """What the gateway knows."""
+    answer = httpx.get(f"{fleet.url}/workers", timeout=10, trust_env=False)
+    return list(answer.json()["workers"])
+
+
+def ready_incarnations(fleet: ServedFleet) -> set[str]:
+    try:
+        return {w["incarnation"] for w in workers(fleet) if w["state"] == "ready"}
+    except httpx.HTTPError:
+        return set()
+
+
+def replica_processes(fleet: ServedFleet, replica: dict[str, Any]) -> dict[str, psutil.Process]:
+    frontend = psutil.Process(replica["status"]["record"]["pid"])
+    guard = frontend.parent()
+    assert guard is not None
+    actor = guard.parent()
+    assert actor is not None
+    return {"frontend": frontend, "scheduler": frontend.children()[0], "guard": guard, "actor": actor}
+
+
+def test_the_printed_curl_line_works(served_fleet: ServedFleet) -> None:
+    line = re.search(r"^  (curl .*)$", served_fleet.text, re.MULTILINE)
+    assert line
+    words = shlex.split(line[1])
+    url, body = words[1], words[-1]
+    answer = httpx.post(url, content=body, headers={"content-type": "application/json"}, timeout=60, trust_env=False)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["completion_tokens"] > 0
+
+
+def test_status_shows_both_replicas(served_fleet: ServedFleet) -> None:
+    replicas = served_fleet.status()
+    records = [r["status"]["record"] for r in replicas]
+    assert [(r["replica_id"], r["state"], r["model"]) for r in records] == [
+        ("replica-0", "ready", NAME),
+        ("replica-1", "ready", NAME),
+    ]
+    assert all(r["load"]["running_requests"] == 0 for r in replicas)
+    assert {r["incarnation"] for r in records} == ready_incarnations(served_fleet)
+    for record in records:
+        assert httpx.get(f"{record['url']}/health", trust_env=False).status_code == 200
+
+
+def test_no_prompt_or_secret_shows_in_the_process_list(served_fleet: ServedFleet) -> None:
+    token_files = list(Path(served_fleet.tree().with_command("deploy.local.fleet")[0].cwd()).glob("ray-token"))
+    assert len(token_files) == 1
+    assert token_files[0].stat().st_mode & 0o077 == 0
+    token = token_files[0].read_text()
+    assert not served_fleet.tree().with_command(token)
+
+
+@pytest.mark.parametrize("victim", ["frontend", "scheduler", "actor", "guard"])
+def test_a_killed_process_ends_its_replica_and_a_new_one_serves(served_fleet: ServedFleet, victim: str) -> None:
+    before = served_fleet.status()
+    killed = before[0]["status"]["record"]
+    processes = replica_processes(served_fleet, before[0])
+    stop_at = time.monotonic() + 3.0
+    with ThreadPoolExecutor(8) as pool:
+
+        def keep_asking() -> list[int]:
+            codes = []
+            while time.monotonic() < stop_at:
+                codes.append(chat(served_fleet, max_tokens=4).status_code)
+            return codes
+
+        asking = [pool.submit(keep_asking) for _ in range(2)]
+        began_s = time.monotonic()
+        processes[victim].kill()
+        own = [processes[name].pid for name in ("frontend", "scheduler", "guard")]
+        assert_all_end(own, 2)
+        codes = [code for future in asking for code in future.result()]
+    # only requests that ran on the killed replica may fail: those sent afterwards find the other one
+    assert codes.count(200) >= len(codes) - 2, codes
+    wait_until(
+        lambda: len(ready_incarnations(served_fleet) - {killed["incarnation"]}) == 2,
+        RESTART_LIMIT_S,
+        "two replicas, one of them new, are ready at the gateway",
+    )
+    print(f"{victim}: serving again after {time.monotonic() - began_s:.1f} s")
+    after = served_fleet.status()
+    assert after[0]["status"]["record"]["restarts"] == killed["restarts"] + 1
+    assert after[1]["status"]["record"] == before[1]["status"]["record"]
+
+
+def test_a_killed_controller_costs_nothing(served_fleet: ServedFleet) -> None:
+    before = [r["status"]["record"] for r in served_fleet.status()]
+    (controller,) = served_fleet.tree().with_command("ray::ControllerActor")
+    controller.kill()
+    for _ in range(10):
+        assert chat(served_fleet).status_code == 200
+
+    def adopted() -> bool:
+        return bool(served_fleet.tree().with_command("ray::ControllerActor"))
+
+    wait_until(adopted, 20, "Ray has restarted the controller")
+    after: list[dict[str, Any]] = []
+
+    def same_again() -> bool:
+        after[:] = [r["status"]["record"] for r in served_fleet.status()]
+        return after == before
+
+    wait_until(same_again, 20, "the new controller has adopted both replicas")
+
+
+def test_a_killed_gateway_is_started_again(served_fleet: ServedFleet) -> None:
+    (gateway,) = [p for p in served_fleet.tree().with_command("-m gateway") if "deploy.guard" not in p.cmdline()]
+    gateway.kill()
+    wait_until(lambda: len(ready_incarnations(served_fleet)) == 2, 30, "the gateway knows both replicas again")
+    assert chat(served_fleet).status_code == 200
+    assert "gateway: started again" in served_fleet.text
+
+
+def test_ctrl_c_lets_a_running_stream_finish_and_leaves_nothing(tiny_chat_model: Path, tmp_path: Path) -> None:
+    fleet = ServedFleet(str(tiny_chat_model), "--port", "0", cache=tmp_path)
+    try:
+        fleet.wait_until_serving()
+        with ThreadPoolExecutor(1) as pool:
+            streaming = pool.submit(chat, fleet, max_tokens=300, stream=True)
+            wait_until(lambda: fleet.status()[0]["load"]["running_requests"] == 1, 30, "the stream runs")
+            assert fleet.end(signal.SIGINT) == 0
+            assert streaming.result().text.endswith("data: [DONE]\n\n")
+    finally:
+        fleet.kill()
+    port = int(fleet.url.rpartition(":")[2])
+    socket.create_server(("127.0.0.1", port)).close()
+    assert list((tmp_path / "fleets").iterdir()) == []
+    assert sorted(p.name for p in next((tmp_path / "logs").iterdir()).iterdir()) == [
+        "gateway.log",
+        "ray.log",
+        "replica-0.log",
+    ]
+
+
+@pytest.mark.parametrize("victim", ["launcher", "guard", "fleet process"])
+def test_nothing_outlives_a_killed_launcher(victim: str, tmp_path: Path, tiny_chat_model: Path) -> None:
+    """During the start, when most is in flux."""
+    fleet = ServedFleet(str(tiny_chat_model), "--port", "0", cache=tmp_path, stand_in=True)
+    try:
+        wait_until(lambda: "replica-0: starting" in fleet.text, 90, "the replica is starting")
+        tree = fleet.tree()
+        inner = tree.with_command("deploy.local.fleet")
+        process = {"launcher": tree.processes[0], "guard": inner[0], "fleet process": inner[-1]}[victim]
+        run_dir = Path(inner[0].cwd())
+        process.kill()
+        assert_all_end(tree.pids, 10)
+        wait_until(lambda: not run_dir.exists(), 5, "its directory is removed")
+        fleet.wait()
+    finally:
+        fleet.kill()
+
+
+@pytest.mark.parametrize(("behaviour", "code"), [("refuse", 2), ("crash", 1)])
+def test_a_replica_that_cannot_start_ends_the_start(
+    behaviour: str, code: int, tmp_path: Path, tiny_chat_model: Path
+) -> None:
+    fleet = ServedFleet(
+        str(tiny_chat_model), "--served-model-name", behaviour, "--port", "0", cache=tmp_path, stand_in=True
+    )
+    try:
+        assert fleet.wait() == code
+        if behaviour == "refuse":
+            assert fleet.text.splitlines()[-1] == "canopy: --model-path: there is no such model."
+        else:
+            assert "canopy: replica-0 does not start: crash loop, 3 short lives in a row" in fleet.text
+            assert fleet.text.endswith("  boom\n")
+        assert "Traceback" not in fleet.text
+        assert list((tmp_path / "fleets").iterdir()) == []
+    finally:
+        fleet.kill()
