@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry
 
 from common.clock import Clock, MonotonicClock
-from gateway.api.admin import Lifecycle
 from gateway.api.app import make_app
 from gateway.api.proxied import Asgi, ProxyEndpoints
 from gateway.config import GatewaySettings
@@ -20,6 +19,7 @@ from gateway.fleet.health import HealthMonitor
 from gateway.fleet.ray_discovery import RayFleetWatch
 from gateway.fleet.registry import Registry
 from gateway.metrics import Metrics
+from gateway.proxy.access_log import AccessLog
 from gateway.proxy.fetch import Fetcher, WorkerProbe
 from gateway.proxy.forwarder import ConnectionPools, Forwarder, Timeouts
 from gateway.proxy.retry import RetryBudget
@@ -34,7 +34,6 @@ class Gateway:
     settings: GatewaySettings
     registry: Registry
     forwarder: Forwarder
-    lifecycle: Lifecycle
     asgi: Asgi
     health: HealthMonitor
     discovery: Discovery
@@ -87,15 +86,15 @@ def build(
         max_retries=settings.max_retries,
         metrics=metrics,
         clock=clock,
+        access_log=AccessLog(enabled=settings.access_log),
         suspect=health.suspect,
     )
     for subscriber in (metrics.workers, pools.follow, health.follow):
         registry.subscribe(subscriber)
-    lifecycle = Lifecycle()
-    app = make_app(registry, metrics, lifecycle, fetcher, max_body_bytes=settings.max_body_bytes)
+    app = make_app(registry, metrics, forwarder, fetcher, max_body_bytes=settings.max_body_bytes)
     asgi = ProxyEndpoints(app, forwarder, max_body_bytes=settings.max_body_bytes)
     discovery = make_discovery(settings, registry)
-    return Gateway(settings, registry, forwarder, lifecycle, asgi, health, discovery)
+    return Gateway(settings, registry, forwarder, asgi, health, discovery)
 
 
 def make_discovery(settings: GatewaySettings, registry: Registry) -> Discovery:

@@ -18,6 +18,7 @@ import uvloop
 from common.errors import UserError
 from gateway.app import Gateway, build
 from gateway.config import GatewaySettings
+from gateway.proxy.accelerate import accelerate
 
 _LOG = logging.getLogger("gateway")
 _BACKLOG = 2048
@@ -49,10 +50,10 @@ class GatewayServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """First signal: drain. Second: now."""
-        if self._gateway.lifecycle.draining:
+        if self._gateway.forwarder.draining:
             self.should_exit = True
             return
-        self._gateway.lifecycle.draining = True
+        self._gateway.forwarder.draining = True
         self._stop_s = time.monotonic() + self._gateway.settings.shutdown_grace_s
 
     async def on_tick(self, counter: int) -> bool:
@@ -74,11 +75,13 @@ class GatewayServer(uvicorn.Server):
 
 
 def uvicorn_config(gateway: Gateway) -> uvicorn.Config:
-    """The HTTP server's configuration for this gateway."""
+    """The HTTP server's configuration for this gateway. Needs a running loop."""
+    settings = gateway.settings
+    protocol = accelerate(gateway.forwarder, max_body_bytes=settings.max_body_bytes) if settings.fast_path else None
     return uvicorn.Config(
         gateway.asgi,
         loop="none",
-        http="httptools",
+        http=protocol or "httptools",
         ws="none",
         lifespan="off",
         log_config=None,

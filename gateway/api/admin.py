@@ -14,6 +14,7 @@ from gateway.api.answers import fault
 from gateway.fleet.registry import Registry, check_url
 from gateway.fleet.worker import WorkerView
 from gateway.metrics import Metrics
+from gateway.proxy.forwarder import Forwarder
 
 
 class NewWorker(BaseModel):
@@ -21,13 +22,6 @@ class NewWorker(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     url: str
-
-
-class Lifecycle:
-    """Whether the gateway is being told to stop. Set by the server, read by readiness."""
-
-    def __init__(self) -> None:
-        self.draining = False
 
 
 def describe(worker: WorkerView) -> dict[str, Any]:
@@ -50,7 +44,7 @@ def describe(worker: WorkerView) -> dict[str, Any]:
     }
 
 
-def health_routes(registry: Registry, metrics: Metrics, lifecycle: Lifecycle) -> APIRouter:
+def health_routes(registry: Registry, metrics: Metrics, forwarder: Forwarder) -> APIRouter:
     """Liveness, readiness, metrics."""
     router = APIRouter()
 
@@ -61,7 +55,7 @@ def health_routes(registry: Registry, metrics: Metrics, lifecycle: Lifecycle) ->
     @router.get("/health")
     @router.get("/readiness")
     async def readiness() -> Response:
-        if lifecycle.draining:
+        if forwarder.draining:
             return fault(503, "The gateway is shutting down.")
         ready = sum(len(workers) for workers in registry.snapshot.ready.values())
         if not ready:

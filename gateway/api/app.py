@@ -7,20 +7,21 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from gateway.api.admin import Lifecycle, health_routes, worker_routes
+from gateway.api.admin import health_routes, worker_routes
 from gateway.api.answers import fault
 from gateway.api.fleet_wide import FanOut, fan_out_routes, model_routes
 from gateway.fleet.registry import Registry
 from gateway.metrics import Metrics
 from gateway.proxy.fetch import Fetcher
+from gateway.proxy.forwarder import Forwarder
 
 
 def make_app(
-    registry: Registry, metrics: Metrics, lifecycle: Lifecycle, fetcher: Fetcher, *, max_body_bytes: int
+    registry: Registry, metrics: Metrics, forwarder: Forwarder, fetcher: Fetcher, *, max_body_bytes: int
 ) -> FastAPI:
     """Everything but what is proxied to one worker."""
     app = FastAPI(title="Canopy gateway", version="0.1.0")
-    app.include_router(health_routes(registry, metrics, lifecycle))
+    app.include_router(health_routes(registry, metrics, forwarder))
     app.include_router(worker_routes(registry))
     app.include_router(model_routes(registry))
     app.include_router(fan_out_routes(registry, FanOut(registry, fetcher), max_body_bytes=max_body_bytes))

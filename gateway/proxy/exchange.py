@@ -48,29 +48,29 @@ class Exchange:
 
     __slots__ = (
         "_attempt_start_s",
-        "_choice",
         "_connection",
         "_downstream",
         "_forwarder",
         "_gate",
         "_has_data",
-        "_inbound",
         "_paused",
         "_progress_s",
         "_scan_usage",
-        "_start_s",
         "_status",
         "_ticket",
         "_tried",
+        "choice",
         "done",
+        "inbound",
+        "start_s",
     )
 
     def __init__(self, forwarder: Forwarder, inbound: Inbound, downstream: Downstream) -> None:
         self._forwarder = forwarder
-        self._inbound = inbound
+        self.inbound = inbound
         self._downstream = downstream
         self._connection: UpstreamConnection | None = None
-        self._choice: Choice | None = None
+        self.choice: Choice | None = None
         self._ticket: Ticket | None = None
         self._tried: list[str] = []
         self._gate: EventGate | None = None
@@ -78,7 +78,7 @@ class Exchange:
         self._paused = False
         self._status = 0  # of the head that was sent, 0 before
         self._scan_usage = True
-        self._start_s = self._attempt_start_s = forwarder.clock.now_s()
+        self.start_s = self._attempt_start_s = forwarder.clock.now_s()
         self._progress_s = 0.0  # when body bytes last came, 0 before
         self.done = False
 
@@ -113,7 +113,7 @@ class Exchange:
         limits = self._forwarder.timeouts
         if self._connection is None:
             return  # connecting has its own time-out
-        if now_s - self._start_s > limits.total_s:
+        if now_s - self.start_s > limits.total_s:
             self._connection.fail(Failure(FailureKind.TIMEOUT, f"no end of the answer within {limits.total_s:g} s"))
         elif not self._status and now_s - self._attempt_start_s > limits.first_byte_s:
             self._connection.fail(
@@ -135,14 +135,14 @@ class Exchange:
     # --- attempts ---------------------------------------------------------------------------------------------------
 
     def _attempt(self) -> None:
-        forwarder, inbound = self._forwarder, self._inbound
+        forwarder, inbound = self._forwarder, self.inbound
         try:
             choice = forwarder.router.route(inbound.route, self._tried)
         except RouteFault as fault:
             self._refuse(fault.status, fault.message, fault.code, fault.param)
             return
         forwarder.metrics.chosen(choice.reason)
-        self._choice = choice
+        self.choice = choice
         self._tried.append(choice.worker.url)
         self._attempt_start_s = now_s = forwarder.clock.now_s()
         release_s = None if inbound.route.stream else now_s + choice.wait_s
@@ -150,8 +150,8 @@ class Exchange:
         self._dispatch(fresh=False)
 
     def _dispatch(self, *, fresh: bool) -> None:
-        assert self._choice is not None
-        pool = self._forwarder.pools.get(self._choice.worker.url)
+        assert self.choice is not None
+        pool = self._forwarder.pools.get(self.choice.worker.url)
         connection = None if fresh else pool.take()
         if connection is not None:
             self._send(connection, pool)
@@ -171,7 +171,7 @@ class Exchange:
             self._send(connection, pool)
 
     def _send(self, connection: UpstreamConnection, pool: ConnectionPool) -> None:
-        inbound = self._inbound
+        inbound = self.inbound
         self._connection = connection
         head = request_head(
             inbound.method, inbound.target, pool.host_header, inbound.headers, len(inbound.body), inbound.request_id
@@ -184,16 +184,16 @@ class Exchange:
         forwarder = self._forwarder
         return (
             len(self._tried) <= forwarder.max_retries
-            and forwarder.router.another_exists(self._inbound.route, self._tried)
+            and forwarder.router.another_exists(self.inbound.route, self._tried)
             and forwarder.retry_budget.take(forwarder.clock.now_s())
         )
 
     def _retry(self, cause: str) -> None:
         """Leave this worker and try another."""
-        assert self._choice is not None and self._ticket is not None
+        assert self.choice is not None and self._ticket is not None
         self._ticket.end()
         self._connection = None
-        self._forwarder.router.policy.failed(self._choice)
+        self._forwarder.router.policy.failed(self.choice)
         self._forwarder.metrics.retries.labels(cause).inc()
         self._attempt()
 
@@ -205,25 +205,27 @@ class Exchange:
             self._connection.close()
             self._retry(f"status_{head.status}")
             return
-        assert self._choice is not None
+        assert self.choice is not None
         self._status = head.status
         self._progress_s = self._forwarder.clock.now_s()
         if _is_event_stream(head):
             self._gate = EventGate()
         headers = [item for item in head.headers if item[0] != REQUEST_ID_HEADER]
-        headers.append((REQUEST_ID_HEADER, self._inbound.request_id))
-        headers.append((ROUTE_HEADER, route_header(self._choice)))
+        headers.append((REQUEST_ID_HEADER, self.inbound.request_id))
+        headers.append((ROUTE_HEADER, route_header(self.choice)))
+        if self._forwarder.draining:
+            headers.append((b"connection", b"close"))
         self._downstream.start(head.status, headers)
 
     def on_data(self, payload: bytes, framed: bytes | None) -> None:
         forwarder = self._forwarder
         now_s = forwarder.clock.now_s()
-        assert self._choice is not None
+        assert self.choice is not None
         if not self._has_data:
             self._first_data(now_s)
         if self._scan_usage:
             self._look_for_usage(payload)
-        self._progress_s = self._choice.worker.load.last_progress_s = now_s
+        self._progress_s = self.choice.worker.load.last_progress_s = now_s
         if self._gate is not None:
             passed = self._gate.feed(payload)
             if passed is not None:
@@ -250,9 +252,9 @@ class Exchange:
         if failure.kind is FailureKind.STALE:
             self._dispatch(fresh=True)
             return
-        assert self._choice is not None
+        assert self.choice is not None
         forwarder = self._forwarder
-        forwarder.note_failure(self._choice.worker, failure)
+        forwarder.note_failure(self.choice.worker, failure)
         if self._status:
             self._break_off(failure)
         elif failure.kind is FailureKind.TIMEOUT:
@@ -261,9 +263,9 @@ class Exchange:
         elif self._may_retry():
             self._retry(failure.kind.value)
         elif failure.kind in _NOT_SENT:
-            self._refuse(503, f"Worker {self._choice.worker.name}: {failure.message}.", "worker_unreachable")
+            self._refuse(503, f"Worker {self.choice.worker.name}: {failure.message}.", "worker_unreachable")
         else:
-            self._refuse(502, f"Worker {self._choice.worker.name}: {failure.message}.", "worker_failed")
+            self._refuse(502, f"Worker {self.choice.worker.name}: {failure.message}.", "worker_failed")
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
@@ -280,11 +282,11 @@ class Exchange:
 
     def _refuse(self, status: int, message: str, code: str | None, param: str | None = None) -> None:
         """Answer with an error of our own."""
-        choice = self._choice
+        choice = self.choice
         if choice is not None:
             self._forwarder.router.policy.failed(choice)
         self._finish(status)
-        headers: Headers = [(b"content-type", b"application/json"), (REQUEST_ID_HEADER, self._inbound.request_id)]
+        headers: Headers = [(b"content-type", b"application/json"), (REQUEST_ID_HEADER, self.inbound.request_id)]
         if status == 503:
             headers.append((b"retry-after", str(RETRY_AFTER_S).encode()))
         if choice is not None:
@@ -299,7 +301,7 @@ class Exchange:
             self._connection = None
         if self._ticket is not None:
             self._ticket.end()
-        self._forwarder.leave(self, self._inbound.endpoint, status, self._start_s)
+        self._forwarder.leave(self, status)
 
     # --- accounting -------------------------------------------------------------------------------------------------
 
@@ -307,20 +309,20 @@ class Exchange:
         assert self._ticket is not None
         self._has_data = True
         self._ticket.prefilled()
-        if self._inbound.route.stream and self._status < 400:
-            self._forwarder.metrics.first_token(self._inbound.endpoint, now_s - self._start_s)
+        if self.inbound.route.stream and self._status < 400:
+            self._forwarder.metrics.first_token(self.inbound.endpoint, now_s - self.start_s)
 
     def _look_for_usage(self, payload: bytes) -> None:
         usage = find_usage(payload)
         if usage is None:
             return
         self._scan_usage = False
-        if not self._inbound.route.single:
+        if not self.inbound.route.single:
             return
-        assert self._choice is not None
+        assert self.choice is not None
         prompt_tokens, cached_tokens = usage
-        self._forwarder.metrics.usage(prompt_tokens, self._choice.cached_tokens, cached_tokens)
-        self._forwarder.router.policy.served(self._choice, prompt_tokens, cached_tokens)
+        self._forwarder.metrics.usage(prompt_tokens, self.choice.cached_tokens, cached_tokens)
+        self._forwarder.router.policy.served(self.choice, prompt_tokens, cached_tokens)
 
 
 def _is_event_stream(head: ResponseHead) -> bool:

@@ -11,6 +11,7 @@ from common.clock import Clock
 from gateway.fleet.registry import Registry, Snapshot
 from gateway.fleet.worker import WorkerView
 from gateway.metrics import Metrics
+from gateway.proxy.access_log import AccessLog
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.retry import RetryBudget
 from gateway.proxy.upstream import ConnectionPool, Failure, FailureKind
@@ -84,6 +85,7 @@ class Forwarder:
         max_retries: int,
         metrics: Metrics,
         clock: Clock,
+        access_log: AccessLog,
         suspect: Callable[[str], None],
     ) -> None:
         self.router = router
@@ -93,6 +95,8 @@ class Forwarder:
         self.max_retries = max_retries
         self.metrics = metrics
         self.clock = clock
+        self.draining = False
+        self._access_log = access_log
         self._registry = registry
         self._suspect = suspect
         self._live: set[Exchange] = set()
@@ -109,11 +113,16 @@ class Forwarder:
         self.metrics.inflight.inc()
         self.retry_budget.earn()
 
-    def leave(self, exchange: Exchange, endpoint: str, status: int, start_s: float) -> None:
+    def leave(self, exchange: Exchange, status: int) -> None:
         """An exchange is over."""
         self._live.discard(exchange)
+        inbound, duration_s = exchange.inbound, self.clock.now_s() - exchange.start_s
         self.metrics.inflight.dec()
-        self.metrics.answered(endpoint, status, self.clock.now_s() - start_s)
+        self.metrics.answered(inbound.endpoint, status, duration_s)
+        if self._access_log.enabled:
+            choice = exchange.choice
+            worker, reason = (choice.worker.name, choice.reason) if choice is not None else ("", "")
+            self._access_log.add(inbound.request_id, inbound.endpoint, status, worker, reason, duration_s)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a task that nobody awaits, and keep it alive."""
@@ -140,6 +149,7 @@ class Forwarder:
                     exchange.check_time(now_s)
             self.pools.close_idle()
             self._registry.reap()
+            self._access_log.flush()
 
     def shut_down(self) -> None:
         """End every exchange now, as cleanly as its state allows."""
@@ -147,3 +157,4 @@ class Forwarder:
             if not exchange.done:
                 exchange.shut_down()
         self.pools.close()
+        self._access_log.flush()

@@ -1,0 +1,238 @@
+"""The accelerated data path: generation requests are answered inside uvicorn's HTTP protocol, bytes in, bytes out.
+
+Only the plain case is taken: a POST to a generation endpoint over HTTP/1.1, not pipelined, without Expect or Upgrade.
+Everything else goes uvicorn's way to the ASGI callable. Relies on how uvicorn 0.54's HttpToolsProtocol uses its
+`cycle`; `accelerate` checks that before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from gateway.proxy.downstream import respond
+from gateway.proxy.endpoints import GENERATE_PATHS, inbound_of, refusal, request_id_of, too_large
+from gateway.proxy.exchange import Exchange
+from gateway.proxy.forwarder import Forwarder
+from gateway.proxy.http1 import Headers
+from gateway.routing.extract import BodyFault
+
+_HOT_PATHS = frozenset(path.encode() for path in GENERATE_PATHS)
+_BODILESS = frozenset({204, 304})
+
+
+class _NoEvent:
+    """uvicorn sets `cycle.message_event` to wake an ASGI task; a hot request has none."""
+
+    def set(self) -> None:
+        pass
+
+
+_NO_EVENT = _NoEvent()
+
+
+class HotRequest:
+    """One request: collects the body, then is the Downstream of its exchange.
+
+    Stands where uvicorn keeps its RequestResponseCycle, with the attributes uvicorn reads there.
+    """
+
+    __slots__ = (
+        "_body_bytes",
+        "_chunked",
+        "_headers",
+        "_out",
+        "_path",
+        "_pieces",
+        "_protocol",
+        "_query",
+        "_request_id",
+        "disconnected",
+        "exchange",
+        "keep_alive",
+        "message_event",
+        "response_complete",
+    )
+
+    def __init__(self, protocol: HotProtocol, path: bytes, query: bytes, headers: Headers, keep_alive: bool) -> None:
+        self._protocol = protocol
+        self._path = path
+        self._query = query
+        self._headers = headers
+        self._request_id = request_id_of(headers)
+        self._pieces: list[bytes] = []
+        self._body_bytes = 0
+        self._out: list[bytes] = []
+        self._chunked = False
+        self.exchange: Exchange | None = None
+        self.keep_alive = keep_alive
+        self.disconnected = False
+        self.response_complete = False
+        self.message_event = _NO_EVENT
+
+    # --- the request ------------------------------------------------------------------------------------------------
+
+    def add_body(self, piece: bytes) -> None:
+        """Keep a piece of the body. What is over the limit is read and dropped, up to as much again."""
+        self._body_bytes += len(piece)
+        limit = self._protocol.max_body_bytes
+        if self._body_bytes <= limit:
+            self._pieces.append(piece)
+            return
+        self._pieces.clear()
+        if self._body_bytes > 2 * limit and not self.response_complete:
+            self.keep_alive = False
+            self._refuse(413, too_large(limit))
+
+    def start_exchange(self) -> None:
+        """The request is whole."""
+        if self.response_complete:
+            return
+        if self._body_bytes > self._protocol.max_body_bytes:
+            self._refuse(413, too_large(self._protocol.max_body_bytes))
+            return
+        pieces = self._pieces
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        try:
+            inbound = inbound_of("POST", self._path.decode(), self._query, self._headers, body, self._request_id)
+        except BodyFault as fault:
+            self._refuse(400, str(fault))
+            return
+        self._pieces = []
+        self.exchange = Exchange(self._protocol.forwarder, inbound, self)
+        self.exchange.start()
+
+    def _refuse(self, status: int, message: str) -> None:
+        headers, body = refusal(status, message, self._request_id)
+        respond(self, status, headers, body)
+
+    def client_left(self) -> None:
+        """The connection is gone."""
+        self.response_complete = True
+        if self.exchange is not None and not self.exchange.done:
+            self.exchange.cancel()
+
+    # --- Downstream -------------------------------------------------------------------------------------------------
+
+    def start(self, status: int, headers: Headers) -> None:
+        out = [STATUS_LINE[status]]
+        sized = status in _BODILESS
+        for name, value in headers:
+            if name == b"content-length":
+                sized = True
+            elif name == b"connection":
+                self.keep_alive = False
+                continue
+            out += (name, b": ", value, b"\r\n")
+        if not sized:
+            self._chunked = True
+            out.append(b"transfer-encoding: chunked\r\n")
+        out.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        self._out = out
+
+    def data(self, payload: bytes, framed: bytes | None) -> None:
+        if not self._chunked:
+            self._out.append(payload)
+        elif framed is not None:
+            self._out.append(framed)
+        else:
+            self._out += (b"%x\r\n" % len(payload), payload, b"\r\n")
+
+    def flush(self) -> None:
+        out, self._out = self._out, []
+        if out:
+            self._protocol.transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def end(self) -> None:
+        if self._chunked:
+            self._out.append(b"0\r\n\r\n")
+        self.flush()
+        self.response_complete = True
+        self._protocol.hot_request_over(self)
+
+    def abort(self) -> None:
+        self.flush()
+        self.response_complete = True
+        self._protocol.transport.close()
+
+
+class HotProtocol(HttpToolsProtocol):
+    """One client connection. `forwarder` and `max_body_bytes` are set by `accelerate` on a subclass."""
+
+    forwarder: ClassVar[Forwarder]
+    max_body_bytes: ClassVar[int]
+
+    _hot: HotRequest | None = None  # the request that is being read or answered
+
+    # --- parser callbacks -------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
+
+    def on_headers_complete(self) -> None:
+        path, _, query = self.url.partition(b"?")
+        parser = self.parser
+        if (
+            path in _HOT_PATHS
+            and (self.cycle is None or self.cycle.response_complete)
+            and not self.pipeline
+            and not self.expect_100_continue
+            and parser.get_method() == b"POST"
+            and parser.get_http_version() == "1.1"
+            and not parser.should_upgrade()
+        ):
+            self._hot = HotRequest(self, path, query, self.headers, parser.should_keep_alive())
+            self.cycle = self._hot  # type: ignore[assignment]
+        else:
+            self._take_the_usual_way()
+
+    def _take_the_usual_way(self) -> None:
+        """Give uvicorn what its own on_message_begin would have prepared."""
+        url, headers, expect = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expect
+        self.headers += headers
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        cycle: Any = self.cycle
+        if cycle is self._hot and cycle is not None:
+            if not cycle.response_complete:
+                cycle.add_body(body)
+        else:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        cycle: Any = self.cycle
+        if cycle is self._hot and cycle is not None:
+            cycle.start_exchange()
+        else:
+            super().on_message_complete()
+
+    # --- connection -------------------------------------------------------------------------------------------------
+
+    def hot_request_over(self, request: HotRequest) -> None:
+        """The answer is out: next request, or wait for one."""
+        self._hot = None
+        if not request.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        hot, self._hot = self._hot, None
+        if hot is not None:
+            hot.client_left()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._hot is not None and self._hot.exchange is not None:
+            self._hot.exchange.pause()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._hot is not None and self._hot.exchange is not None:
+            self._hot.exchange.resume()
