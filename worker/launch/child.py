@@ -12,6 +12,10 @@ from worker.config import WorkerSettings
 
 _MODULE = "worker.launch.scheduler_process"
 
+EXIT_USER_FAULT = 2
+EXIT_FAILED = 3
+REPORTED = (EXIT_USER_FAULT, EXIT_FAILED)  # a scheduler that exits with these has sent a SchedulerFailed before
+
 
 class SchedulerProcess:
     """A running scheduler. `start` makes it."""

@@ -22,7 +22,7 @@ from common.process import LISTEN_BACKLOG, url_of
 from worker.config import WorkerSettings
 from worker.ipc.channel import FrontendChannel
 from worker.ipc.messages import ModelFound, SchedulerFailed, SchedulerReady, Shutdown
-from worker.launch.child import SchedulerProcess, how_it_ended
+from worker.launch.child import REPORTED, SchedulerProcess, how_it_ended
 from worker.launch.ready_file import write_ready_file
 from worker.server.app import create_app
 from worker.server.lifecycle import ReplicaState
@@ -30,7 +30,7 @@ from worker.server.service import ModelFiles, Service
 
 log = logging.getLogger(__name__)
 
-_LAST_WORDS_S = 0.1  # for its last message, which says more than its exit code
+_LAST_WORDS_S = 10.0  # for the last message of a scheduler that has ended
 _FLUSH_S = 3  # for answers under way to leave when the replica ends
 _SCHEDULER_END_S = 10.0  # for the scheduler to leave its loop
 _KEEP_ALIVE_S = 75  # an idle connection stays open; longer than clients' and gateways' own limits
@@ -138,7 +138,8 @@ class Replica:
     async def _watch(self, scheduler: SchedulerProcess) -> None:
         """The replica cannot outlive its scheduler."""
         code = await scheduler.ended()
-        await asyncio.sleep(_LAST_WORDS_S)
+        if code in REPORTED:  # its message is under way, and says more than its exit code
+            await asyncio.sleep(_LAST_WORDS_S)
         self._fail(how_it_ended(code), user_fault=False)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -19,6 +19,7 @@ from common.process import die_with_parent, set_title
 from worker.config import WorkerSettings
 from worker.ipc.channel import SchedulerChannel
 from worker.ipc.messages import FrontendMessage, ModelFound, SchedulerFailed
+from worker.launch.child import EXIT_FAILED, EXIT_USER_FAULT
 from worker.launch.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ _FOREVER_S = 3600.0  # an idle scheduler looks at its socket this often
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run until told to stop (0), the user is at fault (2) or something breaks (1)."""
+    """Run until told to stop, or something is wrong: that is reported first, then the exit code says it too."""
     directory, parent_pid = argv
     die_with_parent(int(parent_pid))
     set_title("canopy-scheduler")
@@ -42,12 +43,12 @@ def main(argv: Sequence[str]) -> int:
         return 0
     except UserError as error:
         channel.send(SchedulerFailed(message=str(error), user_fault=True))
-        return 2
+        return EXIT_USER_FAULT
     except Exception as error:
         log.exception("The scheduler hit an exception")
         text = f"The scheduler failed: {type(error).__name__}: {error}"
         channel.send(SchedulerFailed(message=text, user_fault=False))
-        return 1
+        return EXIT_FAILED
     finally:
         channel.close()
 

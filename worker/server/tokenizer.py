@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,8 @@ from typing import Any, TypeVar
 from common.errors import UserError
 from worker.server.detokenizer import TokenTable
 from worker.server.errors import RequestFault
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -42,7 +45,11 @@ class Tokenizer:
         try:
             tokenizer = AutoTokenizer.from_pretrained(path)
         except Exception as error:  # it raises many kinds
-            raise UserError(f"Cannot load a tokenizer from {path}: {_first_sentence(error)}") from None
+            log.debug("AutoTokenizer failed", exc_info=error)
+            raise UserError(
+                f"Cannot load a tokenizer from {path} ({type(error).__name__}); "
+                "name a directory with a tokenizer.json by --tokenizer-path."
+            ) from None
         if not getattr(tokenizer, "is_fast", False):
             raise UserError(f"The tokenizer of {path} has no tokenizer.json; convert it with Transformers first.")
         if template is not None:
