@@ -44,7 +44,7 @@ COMPLETIONS = [
     "    \n\n\t  tabs and spaces",
     STORY,
     STORY * 2 + "One morning",
-    STORY * 4,
+    STORY * 6,
     "0 1 1 2 3 5 8 13 21",
 ]
 

@@ -86,7 +86,12 @@ def test_retraction(
     pool_tokens = max(map(len, prompts)) + 8 * NUM_TOKENS
     small = SmallPool(runner, pool_tokens // runner.info.page_size)
     engine = harness(small, demo_model_dir, schedule_conservativeness=0.0)
-    check(expected, engine.run(prompts, NUM_TOKENS))
+    rids = []
+    for prompt in prompts:  # one after the other, so that the later ones find pages the earlier ones will need
+        rids.append(engine.submit(prompt, NUM_TOKENS))
+        engine.scheduler.step()
+    engine.drain()
+    check(expected, [engine.tokens[rid] for rid in rids])
     retracted = engine.scheduler.load_report(0).retracted_requests_total
     print(f"{retracted} retractions")
     assert retracted > 0
