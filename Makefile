@@ -18,7 +18,7 @@ ARGS ?=
 .PHONY: help setup fmt lint test test-gpu serve status clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  make serve MODEL=<directory, .gguf file, hub id or demo> REPLICAS=<n> PORT=<p> ARGS='<further flags>'"
 

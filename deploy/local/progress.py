@@ -72,7 +72,8 @@ class Progress:
 
 def curl_line(url: str, model: str) -> str:
     """A request that works when pasted into a shell."""
-    body = {"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}]}
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    body = {"model": model, "messages": question, "temperature": 0, "max_tokens": 64}
     return f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
 
 

@@ -26,7 +26,7 @@ def build_tiny_chat_model(demo: Path, folder: Path) -> Path:
         "head_dim": _HEAD_DIM,
         "intermediate_size": _FFN,
         "num_hidden_layers": _LAYERS,
-        "max_position_embeddings": 2048,
+        "max_position_embeddings": 512,
     }
     (target / "config.json").write_text(json.dumps(config))
     save_file(_weights(config["vocab_size"]), target / "model.safetensors", metadata={"format": "pt"})
