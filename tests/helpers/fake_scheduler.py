@@ -109,7 +109,7 @@ class FakeScheduler:
         while True:
             if not self.paused:
                 self.step()
-            await asyncio.sleep(0 if self.live else 0.001)
+            await asyncio.sleep(0 if self.live and not self.paused else 0.001)
 
     def of_kind(self, kind: type) -> list[FrontendMessage]:
         """The messages of one kind that have come."""

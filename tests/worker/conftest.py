@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,3 +25,11 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tiny
         return built[name]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random model with a tokenizer and a chat template."""
+    from tests.helpers.text_models import save_tiny_chat_model
+
+    return save_tiny_chat_model(tmp_path_factory.mktemp("chat-model"))

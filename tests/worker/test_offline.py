@@ -1,0 +1,128 @@
+"""The offline engine on a tiny random model: shapes, order, limits, and nothing left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import UserError
+from worker import Engine
+from worker.server.errors import RequestFault
+from worker.server.tokenizer import Tokenizer
+
+GREEDY = {"max_new_tokens": 24, "temperature": 0}
+PROMPTS = ["hello world", "the answer is", "stop and", "👨‍👩‍👧 漢字", "hello hello"]
+
+
+@pytest.fixture(scope="module")
+def engine(chat_model: Path) -> Iterator[Engine]:
+    with Engine(model_path=str(chat_model), max_total_tokens=4000, cpu_threads=1, max_running_requests=3) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def tokenizer(chat_model: Path) -> Tokenizer:
+    return Tokenizer.load(str(chat_model))
+
+
+def one(answer: dict[str, Any] | list[dict[str, Any]]) -> dict[str, Any]:
+    assert isinstance(answer, dict)
+    return answer
+
+
+def many(answer: dict[str, Any] | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    assert isinstance(answer, list)
+    return answer
+
+
+def test_one_prompt_gives_one_answer(engine: Engine, tokenizer: Tokenizer) -> None:
+    answer = one(engine.generate("hello world", sampling_params=GREEDY))
+    assert set(answer) == {"text", "output_ids", "meta_info"}
+    assert len(answer["output_ids"]) == 24
+    assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 24}
+    assert answer["meta_info"]["prompt_tokens"] == len(tokenizer.encode("hello world"))
+    whole = tokenizer.decode(answer["output_ids"])
+    assert whole.startswith(answer["text"]) and set(whole[len(answer["text"]) :]) <= {"\ufffd"}
+
+
+def test_a_batch_keeps_its_order_and_equals_single_answers(engine: Engine, tokenizer: Tokenizer) -> None:
+    """Five prompts on three places: some wait for others."""
+    singles = [one(engine.generate(prompt, sampling_params=GREEDY))["output_ids"] for prompt in PROMPTS]
+    batch = many(engine.generate(PROMPTS, sampling_params=GREEDY))
+    by_ids = many(engine.generate(input_ids=[tokenizer.encode(prompt) for prompt in PROMPTS], sampling_params=GREEDY))
+    assert [answer["output_ids"] for answer in batch] == singles
+    assert [answer["output_ids"] for answer in by_ids] == singles
+    assert [answer["text"] for answer in by_ids] == [answer["text"] for answer in batch]
+    assert len(many(engine.generate(["hello"], sampling_params=GREEDY))) == 1
+
+
+def test_parameters_for_each_prompt_and_copies(engine: Engine) -> None:
+    each: list[dict[str, Any]] = [{"max_new_tokens": n, "temperature": 0} for n in (3, 5)]
+    answers = many(engine.generate(["a", "b"], sampling_params=each))
+    assert [len(answer["output_ids"]) for answer in answers] == [3, 5]
+    seeded = {"max_new_tokens": 12, "sampling_seed": 5, "n": 2}
+    first = many(engine.generate("a", sampling_params=seeded))
+    assert first[0]["output_ids"] != first[1]["output_ids"]
+    again = many(engine.generate("a", sampling_params=seeded))
+    assert [answer["output_ids"] for answer in again] == [answer["output_ids"] for answer in first]
+
+
+def test_stop_strings_give_the_same_text_as_a_search(engine: Engine) -> None:
+    free = one(engine.generate("hello world", sampling_params=GREEDY | {"max_new_tokens": 200}))
+    text = free["text"]
+    stop = text[len(text) // 2 :][:3]
+    params = GREEDY | {"max_new_tokens": 200, "stop": [stop]}
+    stopped, other = many(engine.generate(["hello world", "the answer"], sampling_params=[params, GREEDY]))
+    assert stopped["text"] == text[: text.index(stop)]
+    assert stopped["meta_info"]["finish_reason"] == {"type": "stop", "matched": stop}
+    assert stopped["output_ids"] == free["output_ids"][: len(stopped["output_ids"])]
+    assert len(other["output_ids"]) == 24
+
+
+@pytest.mark.parametrize(
+    ("ask", "param"),
+    [
+        ({}, "text"),
+        ({"prompts": "a", "input_ids": [5]}, "text"),
+        ({"prompts": ["a", ""]}, "text[1]"),
+        ({"input_ids": [100_000]}, "input_ids"),
+        ({"input_ids": [5] * 5000}, "input_ids"),
+        ({"prompts": "a", "sampling_params": {"temperature": -1}}, "sampling_params.temperature"),
+        ({"prompts": "a", "sampling_params": {"max_tokens": 4}}, "sampling_params.max_tokens"),
+    ],
+)
+def test_faults_name_their_field(engine: Engine, ask: dict[str, Any], param: str) -> None:
+    with pytest.raises(RequestFault) as fault:
+        engine.generate(**ask)
+    assert fault.value.param == param
+    assert len(one(engine.generate("a", sampling_params=GREEDY))["output_ids"]) > 0
+
+
+def test_an_interrupted_call_leaves_nothing_running(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = 0
+    take = engine._take
+
+    def interrupt(delta: Any) -> None:
+        nonlocal taken
+        taken += 1
+        if taken == 3:
+            raise KeyboardInterrupt
+        take(delta)
+
+    monkeypatch.setattr(engine, "_take", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate(PROMPTS, sampling_params=GREEDY | {"stop": ["never so"]})
+    monkeypatch.undo()
+    assert engine._scheduler.idle
+    engine._scheduler.check_pool()
+    assert len(many(engine.generate(PROMPTS, sampling_params=GREEDY))) == len(PROMPTS)
+
+
+def test_bad_settings_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^--page-size: .*\.$"):
+        Engine(model_path=str(tmp_path), page_size=0)
+    with pytest.raises(UserError, match="does not exist"):
+        Engine(model_path=str(tmp_path / "nowhere"))
