@@ -26,26 +26,25 @@ class ClientGone(Exception):
 
 
 async def read_body(headers: Iterable[tuple[bytes, bytes]], receive: Receive, max_bytes: int) -> bytes:
-    """The whole request body. Raises BodyTooLarge as soon as that is known, ClientGone."""
+    """The whole request body. Raises ClientGone; BodyTooLarge after reading and dropping up to as much again, so that
+    a client that sends first and reads later sees the refusal."""
     for name, value in headers:
-        if name == b"content-length" and int(value) > max_bytes:
+        if name == b"content-length" and int(value) > 2 * max_bytes:
             raise BodyTooLarge
     message = await receive()
-    if message["type"] == "http.request" and not message.get("more_body"):
-        body = message.get("body", b"")
-        if len(body) > max_bytes:
-            raise BodyTooLarge
-        return bytes(body)
+    if message["type"] == "http.request" and not message.get("more_body") and len(message["body"]) <= max_bytes:
+        return bytes(message["body"])
     pieces: list[bytes] = []
     total = 0
     while True:
         if message["type"] == "http.disconnect":
             raise ClientGone
-        piece = message.get("body", b"")
-        total += len(piece)
+        pieces.append(message["body"])
+        total += len(pieces[-1])
         if total > max_bytes:
+            pieces.clear()
+        if total > 2 * max_bytes or (total > max_bytes and not message.get("more_body")):
             raise BodyTooLarge
-        pieces.append(piece)
         if not message.get("more_body"):
             return b"".join(pieces)
         message = await receive()

@@ -110,6 +110,7 @@ class FakeWorker:
     active: int = 0  # generation requests being answered
     aborted: int = 0  # of them, how many the peer left
     connections: int = 0  # accepted so far
+    requests_per_connection: int | None = None  # more are met by a reset, as if the connection had just timed out
     port: int = 0
     host: str = "127.0.0.1"
 
@@ -155,8 +156,9 @@ class FakeWorker:
         self._writers.add(writer)
         self.connections += 1
         try:
-            while await self._one(reader, writer):
-                pass
+            served = 0
+            while await self._one(reader, writer, served):
+                served += 1
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
@@ -164,12 +166,15 @@ class FakeWorker:
             self._writers.discard(writer)
             writer.close()
 
-    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, served: int) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method, target, _ = head[0].split(" ")
         headers = [tuple(line.split(": ", 1)) for line in head[1:] if line]
         request = Received(method, target, [(key.lower(), value) for key, value in headers], b"")
         request.body = await reader.readexactly(int(request.header("content-length") or 0))
+        if self.requests_per_connection is not None and served >= self.requests_per_connection:
+            writer.transport.abort()
+            return False
         reply = Reply(writer)
         path = target.partition("?")[0]
         if path in ("/v1/chat/completions", "/v1/completions", "/generate"):

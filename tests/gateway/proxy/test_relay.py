@@ -35,12 +35,15 @@ async def test_events_are_relayed_as_they_come(fast_path: bool) -> None:
         await reply.chunk(event("second"))
         await reply.last_chunk()
 
-    async with FakeWorker(script) as worker, running_gateway([worker], fast_path=fast_path) as gateway:
-        async with gateway.client.stream("POST", CHAT, content=chat_body(stream=True)) as answer:
-            pieces = answer.aiter_raw()
-            assert await anext(pieces) == event("first")
-            go_on.set()
-            assert await anext(pieces) == event("second")
+    async with (
+        FakeWorker(script) as worker,
+        running_gateway([worker], fast_path=fast_path) as gateway,
+        gateway.client.stream("POST", CHAT, content=chat_body(stream=True)) as answer,
+    ):
+        pieces = answer.aiter_raw()
+        assert await anext(pieces) == event("first")
+        go_on.set()
+        assert await anext(pieces) == event("second")
 
 
 async def test_bytewise_both_ways(fast_path: bool) -> None:
@@ -213,13 +216,17 @@ async def test_many_streams_at_once(fast_path: bool) -> None:
         writer.write(request_bytes(chat_body(name, stream=True), CHAT, "connection: close"))
         answer = await reader.read()
         writer.close()
-        return answer.endswith(b"0\r\n\r\n") and [
-            b'data: "%b-%d"\n\n' % (name.encode(), i) in answer for i in range(20)
-        ] == [True] * 20
+        return (
+            answer.endswith(b"0\r\n\r\n")
+            and [b'data: "%b-%d"\n\n' % (name.encode(), i) in answer for i in range(20)] == [True] * 20
+        )
 
-    async with FakeWorker(script) as a, FakeWorker(script) as b:
-        async with running_gateway([a, b], fast_path=fast_path) as gateway:
-            good = await asyncio.gather(*(one(gateway.port, f"s{index}") for index in range(300)))
-            assert sum(good) == 300
-            assert gateway.inflight == 0
-            assert len(a.requests) == len(b.requests) == 150
+    async with (
+        FakeWorker(script) as a,
+        FakeWorker(script) as b,
+        running_gateway([a, b], fast_path=fast_path) as gateway,
+    ):
+        good = await asyncio.gather(*(one(gateway.port, f"s{index}") for index in range(300)))
+        assert sum(good) == 300
+        assert gateway.inflight == 0
+        assert len(a.requests) == len(b.requests) == 150

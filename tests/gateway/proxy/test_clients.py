@@ -1,0 +1,288 @@
+"""Clients that leave, read slowly, pipeline, or send what is not plain; over both data paths."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from tests.helpers.fake_worker import DONE, FakeWorker, Received, Reply, event
+from tests.helpers.gateway_harness import CHAT, chat_body, request_bytes, running_gateway
+from tests.helpers.processes import until
+
+LEAVE_DEADLINE_S = 1.0
+
+
+async def silent(request: Received, reply: Reply) -> None:
+    await asyncio.sleep(60)
+
+
+async def endless(request: Received, reply: Reply) -> None:
+    await reply.stream_head()
+    while True:
+        await reply.chunk(event("x"))
+        await asyncio.sleep(0.01)
+
+
+async def test_clients_that_leave_before_the_head_free_the_worker(fast_path: bool) -> None:
+    async with FakeWorker(silent) as worker, running_gateway([worker], fast_path=fast_path) as gateway:
+        clients = [await gateway.raw() for _ in range(20)]
+        for client in clients:
+            await client.send(request_bytes(chat_body()))
+        await until(lambda: worker.active == 20, 5, "20 requests wait")
+        assert gateway.inflight == 20
+        for client in clients:
+            client.close()
+        await until(lambda: worker.active == 0, LEAVE_DEADLINE_S, "the worker was left")
+        assert worker.aborted == 20
+        assert gateway.inflight == 0
+        assert gateway.metric("client_disconnects_total") == 20
+
+
+async def test_clients_that_leave_their_stream_free_the_worker(fast_path: bool) -> None:
+    async with FakeWorker(endless) as worker, running_gateway([worker], fast_path=fast_path) as gateway:
+        clients = [await gateway.raw() for _ in range(20)]
+        for client in clients:
+            await client.send(request_bytes(chat_body(stream=True)))
+            assert (await client.head())[0] == 200
+        for client in clients:
+            client.close()
+        await until(lambda: worker.active == 0, LEAVE_DEADLINE_S, "the worker was left")
+        assert gateway.inflight == 0
+
+
+async def test_half_close_counts_as_leaving(fast_path: bool) -> None:
+    async with FakeWorker(silent) as worker, running_gateway([worker], fast_path=fast_path) as gateway:
+        client = await gateway.raw()
+        await client.send(request_bytes(chat_body()))
+        await until(lambda: worker.active == 1, 5, "the request waits")
+        client.writer.write_eof()
+        await until(lambda: worker.active == 0, LEAVE_DEADLINE_S, "the worker was left")
+        client.close()
+
+
+async def test_client_that_leaves_while_we_connect(fast_path: bool) -> None:
+    """The backlog of a listener that never accepts is full, so that connecting takes long."""
+    async with FakeWorker() as worker, running_gateway([worker], fast_path=fast_path) as gateway:
+        pool = gateway.gateway.forwarder.pools.get(worker.url)
+        pool.close_idle()
+        never = asyncio.Event()
+        connect = pool.connect
+
+        async def slow_connect(timeout_s: float) -> object:
+            await never.wait()
+            return await connect(timeout_s)
+
+        pool.connect = slow_connect  # type: ignore[method-assign, assignment]
+        while (idle := pool.take()) is not None:
+            idle.close()
+        client = await gateway.raw()
+        await client.send(request_bytes(chat_body()))
+        await until(lambda: gateway.inflight == 1, 2, "the request is there")
+        client.close()
+        await until(lambda: gateway.inflight == 0, LEAVE_DEADLINE_S, "the request is over")
+        never.set()
+        await asyncio.sleep(0.05)
+        assert not worker.requests
+
+
+async def test_slow_reader_holds_back_the_worker(fast_path: bool) -> None:
+    """The worker has 50 MB to say; while nobody reads, the gateway takes a small part, and then every byte."""
+    piece, count = b"x" * 50_000, 1000
+    sent = 0
+
+    async def script(request: Received, reply: Reply) -> None:
+        nonlocal sent
+        await reply.head(content_length=str(len(piece) * count))
+        for _ in range(count):
+            await reply.raw(piece)
+            sent += len(piece)
+
+    async with FakeWorker(script) as worker, running_gateway([worker], fast_path=fast_path) as gateway:
+        client = await gateway.raw()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await client.send(request_bytes(chat_body()))
+        await until(lambda: sent, 5, "the worker writes")
+        before = -1
+        while sent != before:
+            before = sent
+            await asyncio.sleep(0.2)
+        assert sent < 20_000_000  # kernel buffers of two connections, and a little of ours
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        _, headers, body = await client.response()
+        assert len(body) == len(piece) * count == int(headers["content-length"])
+        client.close()
+
+
+async def test_pipelined_requests_are_answered_in_order(fast_path: bool) -> None:
+    async def script(request: Received, reply: Reply) -> None:
+        name = request.json["messages"][0]["content"]
+        await asyncio.sleep(0.1 if name == "first" else 0)
+        if request.json["stream"]:
+            await reply.stream_head()
+            await reply.chunk(event(name))
+            await reply.last_chunk()
+        else:
+            await reply.json(name)
+
+    async with FakeWorker(script) as worker, running_gateway([worker], fast_path=fast_path) as gateway:
+        client = await gateway.raw()
+        bodies = [
+            chat_body("first", stream=True),
+            chat_body("second"),
+            chat_body("third", stream=True),
+            chat_body("fourth"),
+        ]
+        await client.send(b"".join(request_bytes(body) for body in bodies))
+        answers = [await client.response() for _ in bodies]
+        assert [answer[2] for answer in answers] == [event("first"), b'"second"', event("third"), b'"fourth"']
+        await client.send(request_bytes(chat_body("fifth")))  # the connection goes on
+        assert (await client.response())[2] == b'"fifth"'
+        client.close()
+
+
+async def test_mixed_endpoints_on_one_connection(fast_path: bool) -> None:
+    async with FakeWorker() as worker, running_gateway([worker], fast_path=fast_path) as gateway:
+        client = await gateway.raw()
+        for _ in range(3):
+            await client.send(b"GET /liveness HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert (await client.response())[0] == 200
+            await client.send(request_bytes(chat_body()))
+            assert (await client.response())[0] == 200
+        client.close()
+
+
+async def test_expect_100_continue(fast_path: bool) -> None:
+    async with FakeWorker() as worker, running_gateway([worker], fast_path=fast_path) as gateway:
+        client = await gateway.raw()
+        body = chat_body()
+        await client.send(request_bytes(body, CHAT, "expect: 100-continue").removesuffix(body))
+        assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await client.send(body)
+        assert (await client.response())[0] == 200
+        assert worker.requests[0].header("expect") is None
+        client.close()
+
+
+async def test_chunked_request_body(fast_path: bool) -> None:
+    async with FakeWorker() as worker, running_gateway([worker], fast_path=fast_path) as gateway:
+        body = chat_body("x" * 3000)
+
+        async def pieces() -> object:
+            for start in range(0, len(body), 700):
+                yield body[start : start + 700]
+
+        answer = await gateway.client.post(CHAT, content=pieces())  # type: ignore[arg-type]
+        assert answer.status_code == 200
+        assert worker.requests[0].body == body
+        assert worker.requests[0].header("content-length") == str(len(body))
+
+
+async def test_http_1_0_client_gets_a_closed_connection(fast_path: bool) -> None:
+    async with FakeWorker() as worker, running_gateway([worker], fast_path=fast_path) as gateway:
+        client = await gateway.raw()
+        await client.send(request_bytes(chat_body()).replace(b"HTTP/1.1", b"HTTP/1.0"))
+        answer = await asyncio.wait_for(client.reader.read(), 2)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        client.close()
+
+
+async def test_connection_close_is_honoured(fast_path: bool) -> None:
+    async with FakeWorker() as worker, running_gateway([worker], fast_path=fast_path) as gateway:
+        client = await gateway.raw()
+        await client.send(request_bytes(chat_body(stream=True), CHAT, "connection: close"))
+        _, headers, body = await client.response()
+        assert headers["connection"] == "close"
+        assert body.endswith(DONE)
+        assert await asyncio.wait_for(client.reader.read(), 2) == b""
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        (b"", 400, None),
+        (b"{", 400, None),
+        (b"[1]", 400, None),
+        (b'{"model": "\xff"}', 400, None),
+        (b"[" * 100_000, 400, None),
+        (chat_body(model="other"), 404, "model"),
+    ],
+)
+async def test_refusals_have_openais_error_body(fast_path: bool, body: bytes, status: int, param: str | None) -> None:
+    async with FakeWorker() as worker, running_gateway([worker], fast_path=fast_path) as gateway:
+        client = await gateway.raw()
+        for _ in range(2):  # the connection stays usable
+            await client.send(request_bytes(body, CHAT, "x-request-id: r1"))
+            got, headers, answer = await client.response()
+            error = json.loads(answer)["error"]
+            assert (got, error["param"], headers["x-request-id"]) == (status, param, "r1")
+            assert error["message"].endswith(".")
+            assert set(error) == {"message", "type", "param", "code"}
+        client.close()
+        assert not worker.requests
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_body_over_the_limit_is_413(fast_path: bool, chunked: bool) -> None:
+    async with (
+        FakeWorker() as worker,
+        running_gateway([worker], fast_path=fast_path, max_body_bytes=100_000) as gateway,
+    ):
+        body = chat_body("x" * 150_000)
+
+        async def pieces() -> object:
+            yield body
+
+        answer = await gateway.client.post(CHAT, content=pieces() if chunked else body)  # type: ignore[arg-type]
+        assert answer.status_code == 413
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+        assert (await gateway.chat()).status_code == 200
+        assert len(worker.requests) == 1
+
+
+async def test_far_too_large_a_body_is_not_read(fast_path: bool) -> None:
+    async with (
+        FakeWorker() as worker,
+        running_gateway([worker], fast_path=fast_path, max_body_bytes=100_000) as gateway,
+    ):
+        client = await gateway.raw()
+        await client.send(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n".encode())
+        await client.send(b"x" * 300_000)
+        status, headers, _ = await client.response()
+        assert (status, headers["connection"]) == (413, "close")
+        client.close()
+
+
+async def test_no_worker_at_all_is_503(fast_path: bool) -> None:
+    async with running_gateway([], fast_path=fast_path) as gateway:
+        start = time.monotonic()
+        answer = await gateway.chat()
+        assert time.monotonic() - start < 1
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert answer.json()["error"]["code"] == "no_ready_worker"
+
+
+async def test_other_methods_on_generation_endpoints(fast_path: bool) -> None:
+    async with FakeWorker() as worker, running_gateway([worker], fast_path=fast_path) as gateway:
+        answer = await gateway.client.get(CHAT)
+        assert answer.status_code in (404, 405)
+        assert "error" in answer.json()
+
+
+async def test_two_models(fast_path: bool) -> None:
+    async with (
+        FakeWorker(model="a") as a,
+        FakeWorker(model="b") as b,
+        running_gateway([a, b], fast_path=fast_path) as gateway,
+    ):
+        for model in ("a", "b", "b"):
+            answer = await gateway.client.post(CHAT, content=chat_body(model=model))
+            assert answer.status_code == 200
+        assert (len(a.requests), len(b.requests)) == (1, 2)
+        answer = await gateway.client.post(CHAT, content=b'{"messages": []}')
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
+        answer = await gateway.client.post("/generate", content=b'{"text": "x"}')
+        assert answer.status_code == 400
