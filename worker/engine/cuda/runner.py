@@ -39,6 +39,7 @@ MIN_SAVED_TOKENS = 16_384
 MIN_CASCADE_ROWS = 16
 _STAGED_INTS = 1 << 18  # grows if a pass needs more
 _MIN_LOGIT_ROWS = 64
+_DTYPES = (torch.bfloat16, torch.float16)
 _GPU_DTYPE = {"float32": "bfloat16"}  # compute type for checkpoints whose own is not one
 
 
@@ -49,6 +50,7 @@ class LaunchedStep:
     fetch: Callable[[], Int32s]
     sequences: Int64s
     num_sequences: int
+    cuda_graph: bool
 
     def result(self) -> StepResult:
         outcomes = self.fetch()[: len(self.sequences)]
@@ -56,7 +58,7 @@ class LaunchedStep:
             raise StepFailed("The model computed numbers that are not finite.")
         token_ids = np.full(self.num_sequences, -1, np.int32)
         token_ids[self.sequences] = outcomes
-        return StepResult(token_ids=token_ids)
+        return StepResult(token_ids=token_ids, cuda_graph=self.cuda_graph)
 
 
 class CudaRunner:
@@ -73,9 +75,9 @@ class CudaRunner:
             ) from None
 
     def _load(self, settings: WorkerSettings, config: ModelConfig, path: Path) -> None:
-        device = torch.device("cuda", torch.cuda.current_device())
+        device = _gpu()
         dtype = compute_dtype(settings, config, default=_GPU_DTYPE.get(config.dtype))
-        if dtype not in (torch.bfloat16, torch.float16):
+        if dtype not in _DTYPES:
             raise UserError(f"A GPU computes in bfloat16 or float16, not {settings.dtype}; choose --dtype bfloat16.")
         memory = GpuMemory.now(device)
         max_graph_size = settings.cuda_graph_max_bs or gpu_defaults(memory.total_bytes).max_graph_batch_size
@@ -94,8 +96,9 @@ class CudaRunner:
         self._staging = Staging(_STAGED_INTS, device)
         self._results = ResultSlots(size.max_rows)
         sizes = _sizes(settings, max_graph_size, size.max_rows)
-        ops.heads[-1].reserve(max((*sizes, _MIN_LOGIT_ROWS)))
-        self._sampling = CudaSampling(config, size.max_rows, ops.heads[-1], self._passes.next_tokens, device)
+        self._head = ops.heads[-1]
+        self._head.reserve(max((*sizes, _MIN_LOGIT_ROWS)))
+        self._sampling = CudaSampling(config, size.max_rows, self._head, self._passes.next_tokens, device)
         self._graphs = self._capture(sizes)
         self._info = RunnerInfo(
             device="cuda",
@@ -122,19 +125,23 @@ class CudaRunner:
         self._table.apply(batch.page_writes)
         self._sampling.admit(batch.admissions)
         try:
-            work = self._launch_pass(batch)
+            work, captured = self._launch_pass(batch)
             outcome = self._sampling.choose(batch, work)
-            return LaunchedStep(self._results.fetch(outcome), work.sequences, len(batch.rows))
+            return LaunchedStep(self._results.fetch(outcome), work.sequences, len(batch.rows), captured)
         except torch.cuda.OutOfMemoryError:
             torch.cuda.empty_cache()
             raise StepFailed("The GPU has no memory left for this pass.") from None
+
+    def latest_logits(self, num_sampled: int) -> torch.Tensor:
+        """fp32 [num_sampled, vocab]: what the last launched pass, which sampled as many, chose from. For tests."""
+        return self._head.latest(num_sampled)
 
     def close(self) -> None:
         torch.cuda.synchronize()
         self._graphs.clear()
         del self._model, self._passes
 
-    def _launch_pass(self, batch: ForwardBatch) -> DevicePass:
+    def _launch_pass(self, batch: ForwardBatch) -> tuple[DevicePass, bool]:
         grouping = self._groups.find(batch) if self._cascade else alone(batch.num_decode)
         decodes_only = len(batch.rows) == batch.num_decode
         graph = self._graphs.find(batch.num_decode, cascade=bool(grouping.groups)) if decodes_only else None
@@ -152,7 +159,7 @@ class CudaRunner:
             self._passes.compute(work)
         else:
             self._graphs.replay(graph)
-        return work
+        return work, shape.captured
 
     def _make_attention(
         self, config: ModelConfig, num_pages: int, page_size: int, dtype: torch.dtype, device: torch.device
@@ -195,6 +202,10 @@ class CudaRunner:
             return self._passes.build(batch, grouping, shape, upload)
         finally:
             self._staging.end()
+
+
+def _gpu() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def _sizes(settings: WorkerSettings, max_size: int, max_rows: int) -> tuple[int, ...]:
