@@ -8,11 +8,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from worker.attention.base import Int64s, PassMetadata
+from worker.attention.base import Int32s, Int64s, PassMetadata
 from worker.attention.kv_pool import KVPool
 
 # A call of its own for shorter sequences costs about as much as reading this many padded tokens.
 _SPLIT_COST_TOKENS = 350
+_MAX_GROUP_TOKENS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +102,14 @@ def _plan_decodes(metadata: PassMetadata) -> list[_DecodeGroup]:
     return groups
 
 
-def _group_bounds(lens: Int64s | np.ndarray[tuple[int], np.dtype[np.int32]]) -> list[int]:
-    """Cut lengths in descending order into runs: a cut pays if it saves more padding than a call costs."""
+def _group_bounds(lens: Int32s) -> list[int]:
+    """Cut lengths in descending order into runs: a cut pays if it saves more padding than a call costs, and is made
+    before the gathered keys and values outgrow the CPU's caches."""
     bounds = [0]
     for i in range(1, len(lens)):
-        if (int(lens[bounds[-1]]) - int(lens[i])) * (len(lens) - i) > _SPLIT_COST_TOKENS:
+        longest = int(lens[bounds[-1]])
+        padding = (longest - int(lens[i])) * (len(lens) - i)
+        if padding > _SPLIT_COST_TOKENS or longest * (i + 1 - bounds[-1]) > _MAX_GROUP_TOKENS:
             bounds.append(i)
     return [*bounds, len(lens)] if len(lens) else []
 

@@ -15,6 +15,7 @@ from worker.config import WorkerSettings
 from worker.engine import inputs
 from worker.engine.batch import ForwardBatch, RunnerInfo, StepFailed, StepResult
 from worker.engine.loading import build_model, compute_dtype, open_weights
+from worker.engine.malloc import keep_freed_memory
 from worker.engine.memory import cpu_pool_size, kv_bytes_per_token
 from worker.engine.next_tokens import NextTokens
 from worker.engine.page_table import PageTable
@@ -41,6 +42,7 @@ class CpuRunner:
     """`ModelRunner` on the CPU. `launch` returns when the pass is done."""
 
     def __init__(self, settings: WorkerSettings, config: ModelConfig, path: Path) -> None:
+        keep_freed_memory()
         if settings.cpu_threads is not None:
             torch.set_num_threads(settings.cpu_threads)
         dtype = compute_dtype(settings, config, default="float32")
@@ -123,9 +125,9 @@ class CpuRunner:
     def _sample(self, batch: ForwardBatch, hidden: torch.Tensor) -> torch.Tensor:
         rows = batch.rows[batch.samples]
         logits = self._model.logits(hidden.index_select(0, torch.from_numpy(inputs.sampled_tokens(batch))))
-        if not logits.amax(dim=-1).isfinite().all():
-            raise StepFailed("The model computed numbers that are not finite.")
         token_ids = sample(logits, self._sampling.batch(rows))
+        if bool((token_ids < 0).any()):
+            raise StepFailed("The model computed numbers that are not finite.")
         self._sampling.record(rows, token_ids)
         self._next_tokens.write(torch.from_numpy(rows).long(), token_ids)
         return token_ids

@@ -1,31 +1,43 @@
 """Chooses tokens from logits: greedy, temperature, top-k, top-p, min-p, penalties. Plain torch, on any device.
 
-Order: repetition, frequency and presence penalty -> ids held back by min_new_tokens -> temperature -> filters, each on
-the unfiltered distribution as in SGLang's joint form -> draw.
+Order: repetition, frequency and presence penalty -> ids held back by min_new_tokens -> temperature -> filters, each
+judged on the unfiltered distribution (SGLang's joint form) -> draw.
 """
 
 from __future__ import annotations
 
 import torch
 
-from worker.engine.noise import exponential_noise
 from worker.engine.sampling_table import Penalties, RandomRows, SamplingBatch
 
-# How many of the best candidates are sorted before the whole vocabulary is: sorting all costs milliseconds a row.
-_NUM_CANDIDATES = 1024
+_NUM_CANDIDATES = 1024  # the best so many are tried before a whole vocabulary is sorted, which takes milliseconds a row
+_BLOCK = 256
 
 
 def sample(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
-    """logits [N, vocab] -> token ids int64 [N]. May change `logits`."""
+    """logits [N, vocab] -> token ids int64 [N], -1 where logits are not finite. May change `logits`."""
     logits = logits.float()
     if batch.penalties is not None:
         _penalise(logits, batch.penalties)
     for i, ids in batch.banned:
         logits[i].index_fill_(0, ids, -torch.inf)
-    tokens = logits.argmax(dim=-1)
+    tokens = argmax(logits)
+    finite = logits.gather(1, tokens.unsqueeze(1)).squeeze(1).isfinite()  # argmax takes a NaN for the largest
     if batch.random is not None:
-        tokens[batch.random.members] = _draw(logits[batch.random.members], batch.random)
-    return tokens
+        members = batch.random.members
+        tokens[members] = _draw(logits[members], batch.random)
+    return tokens.where(finite, -1)
+
+
+def argmax(logits: torch.Tensor) -> torch.Tensor:
+    """int64 [N]: the first largest of each row. In two levels, because torch finds maxima ten times faster than their
+    places."""
+    if logits.shape[1] % _BLOCK:
+        return logits.argmax(dim=-1)
+    blocks = logits.view(len(logits), -1, _BLOCK)
+    block = blocks.amax(dim=-1).argmax(dim=-1)
+    inside = blocks[torch.arange(len(logits), device=logits.device), block].argmax(dim=-1)
+    return block * _BLOCK + inside
 
 
 def _penalise(logits: torch.Tensor, penalties: Penalties) -> None:
@@ -45,21 +57,27 @@ def _draw(logits: torch.Tensor, rows: RandomRows) -> torch.Tensor:
     if rows.min_p is not None:
         probs = probs.where(probs >= rows.min_p * probs.amax(dim=-1, keepdim=True), 0.0)
     if rows.top_k is None and rows.top_p is None:
-        every = torch.arange(probs.shape[1], device=probs.device).unsqueeze(0)
-        return (probs / exponential_noise(rows.keys, every)).argmax(dim=-1)
+        return _pick(probs, rows.uniform).squeeze(1)
     candidates, indices = _best(probs, rows)
-    kept = candidates.where(_inside(candidates, rows), 0.0)
-    choice = (kept / exponential_noise(rows.keys, indices)).argmax(dim=-1, keepdim=True)
-    return indices.gather(1, choice).squeeze(1)
+    place = _pick(candidates.where(_inside(candidates, rows), 0.0), rows.uniform)
+    return indices.gather(1, place).squeeze(1)
+
+
+def _pick(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    """int64 [M, 1]: index i with probability weights[i] / sum, by inverting the distribution at `uniform` [M, 1].
+
+    The index found is the first whose cumulative weight exceeds the threshold, so its own weight is not 0.
+    """
+    cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
+    return torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
 
 
 def _best(probs: torch.Tensor, rows: RandomRows) -> tuple[torch.Tensor, torch.Tensor]:
     """The most likely candidates in descending order, as many as the filters can possibly keep."""
-    vocab = probs.shape[1]
     if rows.max_top_k <= _NUM_CANDIDATES:
         return probs.topk(rows.max_top_k, dim=-1)
-    values, indices = probs.topk(min(_NUM_CANDIDATES, vocab), dim=-1)
-    if _inside(values, rows)[:, -1].any():  # some filter reaches further down than these candidates
+    values, indices = probs.topk(min(_NUM_CANDIDATES, probs.shape[1]), dim=-1)
+    if bool(_inside(values, rows)[:, -1].any()):  # some filter reaches further down than these candidates
         return probs.sort(dim=-1, descending=True)
     return values, indices
 

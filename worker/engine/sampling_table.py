@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from worker.engine.batch import Int32s, RowAdmission
-from worker.engine.noise import stream_key
+from worker.engine.noise import uniform
 from worker.sampling_params import SamplingParams
 
 
@@ -40,7 +39,7 @@ class RandomRows:
     """The sequences that are sampled at random, aligned with `members`; a filter nobody asks for is None."""
 
     members: torch.Tensor  # int64 [M], indices in the batch
-    keys: torch.Tensor  # int64 [M, 2], noise stream of this token
+    uniform: torch.Tensor  # fp64 [M, 1] in [0, 1), the randomness of this token
     temperature: torch.Tensor  # fp32 [M, 1]
     top_k: torch.Tensor | None  # int64 [M, 1], vocab size = all
     max_top_k: int
@@ -134,10 +133,10 @@ class SamplingTable:
         top_k = [s.sampling.top_k if 0 < s.sampling.top_k < vocab else vocab for s in chosen]
         top_p = [s.sampling.top_p for s in chosen]
         min_p = [s.sampling.min_p for s in chosen]
-        keys = np.array([stream_key(s.seed, s.num_generated) for s in chosen], dtype=np.int64)
+        draws = [uniform(s.seed, s.num_generated) for s in chosen]
         return RandomRows(
             members=torch.tensor(members, device=self._device),
-            keys=torch.from_numpy(keys).to(self._device),
+            uniform=torch.tensor(draws, dtype=torch.float64, device=self._device).unsqueeze(1),
             temperature=self._column([s.sampling.temperature for s in chosen]),
             top_k=torch.tensor(top_k, device=self._device).unsqueeze(1) if min(top_k) < vocab else None,
             max_top_k=max(top_k),
