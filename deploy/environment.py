@@ -24,6 +24,7 @@ def ray_environment(token_file: Path | str) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token_file),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",  # it kills a process 3 s after SIGTERM, drained or not
         "RAY_enable_worker_prestart": "0",  # idle workers would only take memory and start-up time
         "RAY_prestart_worker_first_driver": "0",
     }

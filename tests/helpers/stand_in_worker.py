@@ -1,7 +1,8 @@
 """A worker without an engine, for tests of the fleet: writes the ready file, has a scheduler process, serves /health.
 
-Takes the command line the fleet gives to `python -m worker`. The key `behaviour` of its settings file, or a
-model name that is one, chooses what it does: serve, refuse (exit code 2), crash (exit code 1), hang (never ready), stubborn (ignores SIGTERM).
+Takes the command line the fleet gives to `python -m worker`. The key `behaviour` of its settings file, or a model name
+that is one, chooses what it does: serve, refuse (exit code 2), crash (exit code 1), hang (never ready), stubborn
+(ignores SIGTERM).
 """
 
 from __future__ import annotations
