@@ -115,7 +115,7 @@ class Replica:
         """Load the tokenizer while the scheduler loads the weights; then take requests and say so."""
         files = await asyncio.to_thread(ModelFiles.load, path, self._settings)
         ready = await self._ready
-        if self._stop.is_set():
+        if self._service.lifecycle.state is not ReplicaState.STARTING:  # it ended while it was loading
             return
         self._service.open(ready, files)
         await self._service.scheduler.load()  # an answer: both sockets are connected

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from pydantic import ValidationError
 
 from common.errors import UserError
 from worker.ipc.messages import SchedulerReady
 from worker.sampling_params import TOP_K_ALL, SamplingParams
-from worker.server.errors import RequestFault
+from worker.server.errors import RequestFault, from_validation
 from worker.server.fields import SEED_RANGE
 from worker.server.schemas import ChatRequest, CompletionRequest, NativeSampling, SamplingFields
 
@@ -31,34 +33,23 @@ class SamplingDefaults:
     repetition_penalty: float = 1.0
 
     @classmethod
-    def load(cls, path: str) -> SamplingDefaults:
-        """From the generation_config.json of a directory or hub id; constants where it is silent. Raises UserError."""
-        from transformers.utils.hub import cached_file
-
-        file = cached_file(
-            path,
-            "generation_config.json",
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-        )
-        if file is None:
+    def load(cls, folder: Path) -> SamplingDefaults:
+        """From generation_config.json in `folder`; constants where it is silent or missing. Raises UserError."""
+        file = folder / "generation_config.json"
+        if not file.is_file():
             return cls()
         try:
-            with open(file) as stream:
-                given = json.load(stream)
-            return cls(**_usable(given))
+            given = json.loads(file.read_text())
+            names = [name for name in cls.__dataclass_fields__ if given.get(name) is not None]
+            values = {name: given[name] for name in names}
+            if values.get("top_k") == 0:  # Transformers' word for all tokens
+                values["top_k"] = TOP_K_ALL
+            SamplingFields.model_validate(values)
+        except ValidationError as error:
+            raise UserError(f"{file}: {from_validation(error)} Mend it or use --sampling-defaults openai.") from None
         except (ValueError, OSError, AttributeError) as error:
-            raise UserError(f"Cannot use {file}: {error}; mend it or pass --sampling-defaults openai.") from None
-
-
-def _usable(given: dict[str, Any]) -> dict[str, Any]:
-    """The values that are set, checked like a request's. top_k 0 is Transformers' word for all tokens."""
-    names = [name for name in SamplingDefaults.__dataclass_fields__ if given.get(name) is not None]
-    values = {name: given[name] for name in names}
-    if values.get("top_k") == 0:
-        values["top_k"] = TOP_K_ALL
-    SamplingFields.model_validate(values)
-    return values
+            raise UserError(f"Cannot read {file} ({error}); mend it or use --sampling-defaults openai.") from None
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
@@ -36,10 +37,10 @@ class ModelFiles:
 
     @classmethod
     def load(cls, path: str, settings: WorkerSettings) -> ModelFiles:
-        """Read them; takes seconds. Raises UserError."""
+        """Read those of directory `path`; takes seconds. Raises UserError."""
         tokenizer = Tokenizer.load(settings.tokenizer_path or path, chat_template=settings.chat_template)
         from_model = settings.sampling_defaults == "model"
-        return cls(tokenizer, SamplingDefaults.load(path) if from_model else SamplingDefaults())
+        return cls(tokenizer, SamplingDefaults.load(Path(path)) if from_model else SamplingDefaults())
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def last_line(stderr: str) -> str:
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     code, stderr = run("--model-path", str(tmp_path / "nowhere"), "--port", "0")
-    assert code == 2
+    assert code == 2, stderr
     assert last_line(stderr) == f"canopy worker: --model-path {tmp_path}/nowhere does not exist."
 
 
@@ -117,13 +117,13 @@ def test_a_gguf_file_that_is_none(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(b"not a gguf file")
     code, stderr = run("--model-path", str(file), "--port", "0")
-    assert code == 2
+    assert code == 2, stderr
     assert str(file) in last_line(stderr)
 
 
 def test_a_directory_without_a_model(tmp_path: Path) -> None:
     code, stderr = run("--model-path", str(tmp_path), "--port", "0", "--device", "cpu")
-    assert code == 2
+    assert code == 2, stderr
     assert "config.json" in last_line(stderr)
 
 
@@ -131,7 +131,7 @@ def test_a_model_without_a_tokenizer(chat_model: Path, tmp_path: Path) -> None:
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).symlink_to(chat_model / name)
     code, stderr = run("--model-path", str(tmp_path), "--port", "0", "--device", "cpu", "--cpu-threads", "1")
-    assert code == 2
+    assert code == 2, stderr
     assert last_line(stderr).startswith(f"canopy worker: Cannot load a tokenizer from {tmp_path}")
 
 
@@ -141,7 +141,7 @@ def test_a_taken_port_is_told_before_anything_is_loaded(chat_model: Path) -> Non
         taken.listen()
         port = taken.getsockname()[1]
         code, stderr = run("--model-path", str(chat_model), "--port", str(port))
-    assert code == 2
+    assert code == 2, stderr
     assert stderr == (
         f"canopy worker: Cannot listen on 127.0.0.1:{port}: address already in use; choose another --port or --host.\n"
     )

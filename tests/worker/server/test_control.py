@@ -148,3 +148,15 @@ assert sys.modules["torch"] is None
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.returncode) == ("<s>user: hi</s><s>assistant: \n", 0), done.stderr
+
+
+async def test_a_bug_is_a_500_in_the_same_shape(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tokenizer) as app:
+        monkeypatch.setattr(app.service, "check_model", lambda name: 1 / 0)
+        response = await app.client.post("/v1/completions", json={"prompt": "a"}, headers={"x-request-id": "req-9"})
+        assert (response.status_code, response.headers["x-request-id"]) == (500, "req-9")
+        assert response.json()["error"]["type"] == "server_error"
+        assert "ZeroDivisionError" in caplog.text and "ZeroDivisionError" not in response.text
+        assert (await app.client.get("/health")).status_code == 200
