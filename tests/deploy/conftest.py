@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.served_fleet import ServedFleet
-from tests.helpers.tiny_chat_model import build_tiny_chat_model
+from tests.helpers.text_models import save_tiny_chat_model
 
 
 @pytest.fixture(scope="session")
-def tiny_chat_model(demo_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model directory that loads at once."""
-    return build_tiny_chat_model(demo_model_dir, tmp_path_factory.mktemp("models"))
+def tiny_chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory that loads at once; its answers are noise."""
+    return save_tiny_chat_model(tmp_path_factory.mktemp("models") / "tiny-chat")
 
 
 @pytest.fixture(scope="session")

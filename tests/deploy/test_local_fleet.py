@@ -17,16 +17,17 @@ import pytest
 
 from tests.helpers.processes import assert_all_end, wait_until
 from tests.helpers.served_fleet import ServedFleet
-from tests.helpers.tiny_chat_model import NAME
 
-pytestmark = [pytest.mark.ray, pytest.mark.model]
+pytestmark = pytest.mark.ray
+
+NAME = "tiny-chat"  # the model's directory
 
 RESTART_LIMIT_S = 60.0
 
 
 def chat_body(*, max_tokens: int, stream: bool = False) -> dict[str, Any]:
     question = [{"role": "user", "content": "hi"}]
-    return {"model": NAME, "messages": question, "max_tokens": max_tokens, "stream": stream}
+    return {"model": NAME, "messages": question, "max_tokens": max_tokens, "stream": stream, "ignore_eos": True}
 
 
 def chat(fleet: ServedFleet, *, max_tokens: int = 8) -> httpx.Response:

@@ -13,17 +13,8 @@ from deploy.fleet.messages import Ending, Life, Ready
 from deploy.fleet.roster import Roster
 from deploy.fleet.state import Policy
 from deploy.fleet.supervisor import LifeHandle, Supervisor
+from tests.helpers.clock import FakeClock
 from tests.helpers.processes import until
-
-
-class FakeClock:
-    """Moved by hand."""
-
-    def __init__(self) -> None:
-        self.time_s = 0.0
-
-    def now_s(self) -> float:
-        return self.time_s
 
 
 class FakeLife:
@@ -145,12 +136,12 @@ async def test_a_silent_replica_loses_its_lease_and_is_replaced() -> None:
     async with fleet(launcher, clock, replicas=1) as supervisor:
         launcher.lives[0].make_ready()
         await until(lambda: states(supervisor) == ["ready"], 1, "ready")
-        clock.time_s = 9
+        clock.advance(9)
         supervisor.beat(launcher.lives[0].life)
-        clock.time_s = 18
+        clock.advance(9)
         await asyncio.sleep(0.3)
         assert states(supervisor) == ["ready"]
-        clock.time_s = 19
+        clock.advance(1)
         await until(lambda: len(launcher.lives) == 2, 2, "the next life")
         assert launcher.lives[0].killed
 
@@ -174,7 +165,7 @@ async def test_a_drained_replica_leaves_after_notice() -> None:
         await until(lambda: states(supervisor) == ["ready", "ready"], 1, "ready")
         await supervisor.drain("replica-0")
         assert states(supervisor) == ["draining", "ready"]
-        clock.time_s = 1
+        clock.advance(1)
         await until(lambda: len(supervisor.status().replicas) == 1, 2, "gone")
         assert launcher.lives[0].stopped_with_s == 60
         assert len(launcher.lives) == 2
