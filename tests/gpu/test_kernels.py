@@ -10,6 +10,7 @@ pytest.importorskip("triton")
 
 from worker.layers.cuda.activation import silu_and_mul
 from worker.layers.cuda.argmax import argmax_into
+from worker.layers.cuda.decode_attention import DecodeScratch, decode_attention
 from worker.layers.cuda.gemv import GemvTile, gemv
 from worker.layers.cuda.merge import merge_prefix
 from worker.layers.cuda.norm import add_rms_norm, rms_norm
@@ -165,3 +166,40 @@ def test_gemv(device: torch.device, batch: int, kind: str) -> None:
     if kind == "add":
         expected += before
     assert _error(out, expected) < 5e-3
+
+
+@pytest.mark.parametrize("length", [1, 7, 33, 700])
+def test_decode_attention(device: torch.device, length: int) -> None:
+    batch, q_heads, kv_heads, head_dim, page = 2, 8, 2, 64, 16
+    dtype = _BF16 if device.type == "cuda" else torch.float16  # the interpreter multiplies no bf16 matrices
+    lens = [length, length + 5]
+    counts = [-(-n // page) for n in lens]
+    order = torch.randperm(sum(counts), device=device).int() + 1
+    indptr = torch.tensor([0, counts[0], sum(counts)], dtype=torch.int32, device=device)
+    caches = [_random(device, sum(counts) + 2, page, kv_heads, head_dim).to(dtype) for _ in range(2)]
+    qkv = _random(device, batch, (q_heads + 2 * kv_heads) * head_dim).to(dtype)
+    angles = torch.rand(1024, head_dim // 2, device=device) * 6
+    table = torch.cat((angles.cos(), angles.sin()), dim=-1)
+    positions = torch.tensor([n - 1 for n in lens], dtype=torch.int32, device=device)
+    pages = [order[indptr[i] : indptr[i + 1]].long() for i in range(batch)]
+    slots = torch.stack([pages[i][-1] * page + (lens[i] - 1) % page for i in range(batch)]).int()
+    out = torch.full((batch, q_heads * head_dim), torch.nan, dtype=dtype, device=device)
+    scratch = DecodeScratch.make(batch, q_heads, kv_heads, head_dim, device)
+
+    heads = qkv.view(batch, -1, head_dim)
+    q, k, v = heads.split((q_heads, kv_heads, kv_heads), dim=1)
+    expected_caches = [cache.clone() for cache in caches]
+    rotated = torch.empty_like(q.contiguous())
+    rotate_and_store(q, k, v, table, positions, slots, *expected_caches, rotated)
+    for _ in range(2):  # the second time finds the counters as the first left them
+        decode_attention(
+            qkv, table, positions, slots, indptr, order, *caches, out, scratch, dependent=device.type == "cuda"
+        )
+    for cache, expected in zip(caches, expected_caches, strict=True):
+        assert torch.equal(cache, expected)
+    for i in range(batch):
+        keys, values = (cache[pages[i]].flatten(0, 1)[: lens[i]].float() for cache in caches)
+        keys, values = (x.repeat_interleave(q_heads // kv_heads, dim=1).transpose(0, 1) for x in (keys, values))
+        scores = rotated[i].float().unsqueeze(1) @ keys.transpose(1, 2) / head_dim**0.5
+        expected_out = (scores.softmax(-1) @ values).squeeze(1)
+        assert _error(out[i].view(q_heads, head_dim), expected_out) < 1e-2

@@ -8,6 +8,8 @@ from worker.engine.batch import ForwardBatch, Int32s
 from worker.engine.cuda.cascade import Grouping, alone, group_by_prefix
 from worker.engine.page_table import PageTable
 
+_NOBODY: Int32s = np.empty(0, np.int32)
+
 
 class PrefixGroups:
     """Groups of the decodes of each batch. `min_saved_tokens`: what a group must spare each step, or it costs more than
@@ -19,17 +21,19 @@ class PrefixGroups:
         self._max_groups = max_groups
         self._min_rows = min_rows
         self._newest_page = np.full(len(table.pages), -1, np.int64)  # by row: where its last decode wrote, or -1
-        self._rows: Int32s = np.empty(0, np.int32)
+        self._rows = _NOBODY
         self._last = alone(0)
 
     def find(self, batch: ForwardBatch) -> Grouping:
-        """The grouping of the batch's decodes; its page writes must be in the table already."""
+        """The grouping of the batch's decodes; its page writes must be in the table already. Wants to see every batch,
+        also those without decodes: their writes may end what it remembers."""
+        if self._rewritten(batch.page_writes):
+            self._rows = _NOBODY
         rows = batch.rows[: batch.num_decode]
         if len(rows) < self._min_rows:
             return alone(len(rows))
-        same = np.array_equal(rows, self._rows) and not self._rewritten(batch.page_writes)
         lens = batch.seq_lens[: batch.num_decode]
-        if not same:
+        if not np.array_equal(rows, self._rows):
             self._newest_page.fill(-1)
             self._rows = rows.copy()
             longest = (int(lens.max()) - 1) // self._table.page_size + 1

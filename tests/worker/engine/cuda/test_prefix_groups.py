@@ -55,6 +55,16 @@ def test_a_rewritten_page_is_noticed() -> None:
     assert [g.members.tolist() for g in found.groups] == [[0, 2]]
 
 
+def test_a_page_rewritten_by_a_step_without_decodes_is_noticed() -> None:
+    table, groups = _setup()
+    groups.find(_batch([0, 1, 2], [13, 13, 13]))
+    write = (1, 0, 77)
+    table.apply(np.array([write], np.int32))
+    groups.find(_batch([], [], [write]))
+    found = groups.find(_batch([0, 1, 2], [14, 14, 14]))
+    assert [g.members.tolist() for g in found.groups] == [[0, 2]]
+
+
 def test_writes_to_other_rows_do_not_matter() -> None:
     table, groups = _setup()
     first = groups.find(_batch([0, 1], [13, 13]))
