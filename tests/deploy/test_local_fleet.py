@@ -23,6 +23,7 @@ pytestmark = pytest.mark.ray
 NAME = "tiny-chat"  # the model's directory
 
 RESTART_LIMIT_S = 60.0
+STREAMS = 20
 
 
 def chat_body(*, max_tokens: int, stream: bool = False) -> dict[str, Any]:
@@ -33,6 +34,16 @@ def chat_body(*, max_tokens: int, stream: bool = False) -> dict[str, Any]:
 def chat(fleet: ServedFleet, *, max_tokens: int = 8) -> httpx.Response:
     body = chat_body(max_tokens=max_tokens)
     return httpx.post(f"{fleet.url}/v1/chat/completions", json=body, timeout=60, trust_env=False)
+
+
+def read_stream(fleet: ServedFleet, lines: list[str]) -> None:
+    """Append the events of one long streamed answer as they come."""
+    body = chat_body(max_tokens=400, stream=True)
+    with httpx.stream("POST", f"{fleet.url}/v1/chat/completions", json=body, timeout=60, trust_env=False) as answer:
+        assert answer.status_code == 200
+        for line in answer.iter_lines():
+            if line:
+                lines.append(line)
 
 
 def workers(fleet: ServedFleet) -> list[dict[str, Any]]:
@@ -89,27 +100,24 @@ def test_no_prompt_or_secret_shows_in_the_process_list(served_fleet: ServedFleet
 
 
 @pytest.mark.parametrize("victim", ["frontend", "scheduler", "actor"])
-def test_a_killed_process_ends_its_replica_and_a_new_one_serves(served_fleet: ServedFleet, victim: str) -> None:
+def test_a_killed_process_ends_its_streams_and_a_new_replica_serves(served_fleet: ServedFleet, victim: str) -> None:
     before = served_fleet.status()
     killed = before[0]["status"]["record"]
     processes = replica_processes(served_fleet, before[0])
-    stop_at = time.monotonic() + 3.0
-    with ThreadPoolExecutor(8) as pool:
-
-        def keep_asking() -> list[int]:
-            codes = []
-            while time.monotonic() < stop_at:
-                codes.append(chat(served_fleet, max_tokens=4).status_code)
-            return codes
-
-        asking = [pool.submit(keep_asking) for _ in range(2)]
+    with ThreadPoolExecutor(STREAMS) as pool:
+        texts: list[list[str]] = [[] for _ in range(STREAMS)]
+        streams = [pool.submit(read_stream, served_fleet, text) for text in texts]
+        wait_until(lambda: all(texts), 30, "all streams run")
+        lost = next(w["in_flight"] for w in workers(served_fleet) if w["incarnation"] == killed["incarnation"])
         began_s = time.monotonic()
         processes[victim].kill()
-        own = [processes[name].pid for name in ("frontend", "scheduler", "guard")]
-        assert_all_end(own, 2)
-        codes = [code for future in asking for code in future.result()]
-    # only requests that ran on the killed replica may fail: those sent afterwards find the other one
-    assert codes.count(200) >= len(codes) - 2, codes
+        assert_all_end([processes[name].pid for name in ("frontend", "scheduler", "guard")], 2)
+        assert [chat(served_fleet, max_tokens=2).status_code for _ in range(5)] == [200] * 5
+        for stream in streams:
+            stream.result()
+    cut = [text for text in texts if text[-1] != "data: [DONE]"]
+    assert 0 < lost == len(cut) < STREAMS
+    assert all(text[-1].startswith('data: {"error":') and "data: [DONE]" not in text for text in cut)
     wait_until(
         lambda: len(ready_incarnations(served_fleet) - {killed["incarnation"]}) == 2,
         RESTART_LIMIT_S,
