@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 
@@ -114,7 +115,7 @@ class Load:
         return times
 
 
-def measure(policy: str, num_waiting: int, pool_tokens: int, args: argparse.Namespace) -> None:
+def measure(policy: Literal["fcfs", "lpm"], num_waiting: int, pool_tokens: int, args: argparse.Namespace) -> None:
     """Print one line."""
     settings = WorkerSettings(
         model_path="none", schedule_policy=policy, decode_log_interval=1_000_000, chunked_prefill_size=8192
@@ -142,8 +143,9 @@ def main() -> None:
     print(f"page size {args.page_size}, prompts of {args.prompt_tokens} tokens, overlap {args.overlap}")
     print(f"{'':>5} {'running':>8} {'waiting':>8} {'evictable':>11} {'hit rate':>8} {'median ms':>9} {'p99 ms':>8}")
     for pool_tokens in (800_000, 4_000_000):
-        for policy, num_waiting in (("fcfs", 2000), ("lpm", 2000), ("lpm", 100)):
-            measure(policy, num_waiting, pool_tokens, args)
+        measure("fcfs", 2000, pool_tokens, args)
+        measure("lpm", 2000, pool_tokens, args)
+        measure("lpm", 100, pool_tokens, args)
 
 
 if __name__ == "__main__":

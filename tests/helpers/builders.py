@@ -107,6 +107,10 @@ class SchedulerBench:
             self.scheduler.step()
             self.scheduler.check_pool()
 
+    def reserve_nothing(self) -> None:
+        """Admit as after very many steps without a retraction: no output is expected of running requests."""
+        self.scheduler._ratio.value = 0.0
+
     def step_until(self, reached: Callable[[], bool], max_steps: int = 1000) -> None:
         """Step until `reached`."""
         for _ in range(max_steps):

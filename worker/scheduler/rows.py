@@ -66,7 +66,7 @@ class RequestTable:
     def requests(self, rows: Integers) -> list[Request]:
         """The requests in used rows, in order."""
         requests = self._requests
-        return [requests[row] for row in rows.tolist()]  # type: ignore[misc]
+        return [requests[row] for row in rows.tolist()]
 
     def used_rows(self) -> Int64s:
         return np.flatnonzero(self.in_use)

@@ -14,7 +14,7 @@ from worker.ipc.messages import AbortAll, CallReply, FlushCache
 
 # Few distinct starts, so that prompts share; lengths around page, chunk and pool boundaries.
 prompts = st.builds(
-    lambda start, length, own: ([start] * length + own)[:70],
+    lambda start, length, own: ([start] * length + own)[:50],
     st.integers(1, 2),
     st.integers(0, 40),
     st.lists(st.integers(0, 9), min_size=1, max_size=12),
@@ -34,7 +34,6 @@ configs = st.fixed_dictionaries(
         "chunked_prefill_size": st.sampled_from([-1, 16, 64]),
         "max_prefill_tokens": st.sampled_from([20, 16384]),
         "schedule_policy": st.sampled_from(["fcfs", "lpm"]),
-        "schedule_conservativeness": st.sampled_from([0.0, 1.0]),
         "disable_radix_cache": st.booleans(),
     }
 )
@@ -43,7 +42,7 @@ configs = st.fixed_dictionaries(
 class AnyTraffic(RuleBasedStateMachine):
     """A scheduler, and the frontend that talks to it."""
 
-    @initialize(config=configs, pool_tokens=st.sampled_from([96, 160, 400]))
+    @initialize(config=configs, pool_tokens=st.sampled_from([64, 96, 320]))
     def start(self, config: dict[str, Any], pool_tokens: int) -> None:
         runner = {**config.pop("runner"), "num_pages": 0, "context_len": 100}
         runner["num_pages"] = pool_tokens // runner["page_size"]
@@ -53,8 +52,7 @@ class AnyTraffic(RuleBasedStateMachine):
         self.may_fail = False
 
     @rule(
-        prompt=prompts,
-        max_new_tokens=st.sampled_from([None, 1, 2, 10, 30]),
+        batch=st.lists(st.tuples(prompts, st.sampled_from([None, 1, 2, 10, 20, 30])), min_size=1, max_size=6),
         min_new_tokens=st.sampled_from([0, 0, 4]),
         seed=st.integers(0, 3),
         extra_key=st.sampled_from([None, None, "salt"]),
@@ -62,25 +60,31 @@ class AnyTraffic(RuleBasedStateMachine):
     )
     def submit(
         self,
-        prompt: list[int],
-        max_new_tokens: int | None,
+        batch: list[tuple[list[int], int | None]],
         min_new_tokens: int,
         seed: int,
         extra_key: str | None,
         stop: tuple[int, ...],
     ) -> None:
-        self.bench.submit(
-            prompt,
-            extra_key=extra_key,
-            max_new_tokens=max_new_tokens,
-            min_new_tokens=min(min_new_tokens, max_new_tokens or min_new_tokens),
-            seed=seed,
-            stop_token_ids=stop,
-        )
+        for prompt, max_new_tokens in batch:
+            self.bench.submit(
+                prompt,
+                extra_key=extra_key,
+                max_new_tokens=max_new_tokens,
+                min_new_tokens=min(min_new_tokens, max_new_tokens or min_new_tokens),
+                seed=seed,
+                stop_token_ids=stop,
+            )
+            self.bench.reserve_nothing()
+            self.bench.step()
 
-    @rule(count=st.integers(1, 12))
-    def step(self, count: int) -> None:
-        self.bench.step(count)
+    @rule(count=st.integers(1, 20), hopeful=st.booleans())
+    def step(self, count: int, hopeful: bool) -> None:
+        """`hopeful`: as after many steps without a retraction, admission reserves nothing for running requests."""
+        for _ in range(count):
+            if hopeful:
+                self.bench.reserve_nothing()
+            self.bench.step()
 
     @property
     def live(self) -> list[str]:
@@ -100,8 +104,10 @@ class AnyTraffic(RuleBasedStateMachine):
         if rid not in self.aborted:
             self.bench.stop_matched(rid, data.draw(st.integers(0, len(self.bench.tokens(rid)))))
 
-    @rule()
-    def abort_all(self) -> None:
+    @rule(sure=st.sampled_from([False, False, False, True]))
+    def abort_all(self, sure: bool) -> None:
+        if not sure:
+            return
         self.aborted.update(self.live)
         self.bench.scheduler.handle(AbortAll())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers import fake_runner
 from tests.helpers.builders import SchedulerBench
 
 
@@ -41,6 +42,16 @@ def test_min_new_tokens_holds_stop_tokens_back(bench: SchedulerBench) -> None:
     bench.run_until_idle()
     assert first not in bench.tokens(rid)[:3]
     assert bench.tokens(rid) == bench.expected(rid)
+
+
+def test_min_new_tokens_holds_even_if_the_runner_does_not_mask(
+    bench: SchedulerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake_runner, "next_token", lambda *args: 4)
+    rid = bench.submit([5, 6, 7], max_new_tokens=8, min_new_tokens=3, stop_token_ids=(4,))
+    bench.run_until_idle()
+    assert bench.tokens(rid) == [4, 4, 4, 4]
+    assert bench.finish(rid).kind == "stop"
 
 
 @pytest.mark.parametrize("overlaps", [False, True])

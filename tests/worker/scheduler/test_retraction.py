@@ -44,6 +44,39 @@ def test_the_retracted_request_comes_back_first_and_loses_no_token(
     assert any("KV cache pool is full. Retract requests. #retracted_reqs: 1" in line for line in caplog.messages)
 
 
+@pytest.mark.parametrize("overlaps", [False, True])
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("page_size", [1, 4, 16])
+def test_under_constant_pressure_everyone_gets_all_tokens(page_size: int, mixed: bool, overlaps: bool) -> None:
+    bench = SchedulerBench(
+        {"num_pages": 96 // page_size, "page_size": page_size, "overlaps": overlaps, "max_rows": 12},
+        enable_mixed_chunk=mixed,
+        chunked_prefill_size=16,
+    )
+    for number in range(25):
+        bench.submit([number % 2] * 6 + [number] * (number % 9), max_new_tokens=25 + number % 10, ignore_eos=True)
+    for _ in range(300):
+        bench.reserve_nothing()
+        bench.step()
+    bench.run_until_idle()
+    assert bench.load().retracted_requests_total >= 2
+    assert all(bench.tokens(rid) == bench.expected(rid) for rid in bench.told)
+
+
+def test_results_in_flight_are_handled_before_anyone_is_retracted() -> None:
+    """When the long request needs its next page, the short one is done but for a result on its way: its pages count."""
+    bench = SchedulerBench({"num_pages": 40, "overlaps": True})
+    long = bench.submit([1] * 5, max_new_tokens=33, ignore_eos=True)
+    bench.step(20)
+    bench.reserve_nothing()
+    short = bench.submit([2] * 5, max_new_tokens=6, ignore_eos=True)
+    bench.step_until(lambda: len(bench.tokens(short)) == 5)
+    assert bench.load().num_free_tokens + bench.load().num_evictable_tokens == 0
+    bench.run_until_idle()
+    assert (bench.load().retracted_requests_total, bench.load().aborted_requests_total) == (0, 0)
+    assert all(bench.tokens(rid) == bench.expected(rid) for rid in (long, short))
+
+
 def test_the_ratio_becomes_what_those_who_stay_need() -> None:
     bench = crowded()
     bench.submit([1] * 10, max_new_tokens=40, ignore_eos=True)
