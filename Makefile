@@ -15,7 +15,7 @@ PORT ?= 8000
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint test test-gpu serve status clean
+.PHONY: help setup fmt lint test test-gpu serve status docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,9 +49,13 @@ lint: $(STAMP) ## Style, types and import contracts
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python docs/list_files.py --check
 
 fmt: $(STAMP) ## Format and fix the code
 	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format --quiet .
+
+docs: $(STAMP) ## Write the list of files in docs/architecture.md
+	@$(BIN)/python docs/list_files.py
 
 clean: ## Remove the virtual environment and caches
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache *.egg-info

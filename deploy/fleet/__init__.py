@@ -1,1 +1,1 @@
-"""Replicas as Ray actors: a controller keeps the wanted number alive, a registry tells gateways where they are."""
+"""Replicas as Ray actors: a controller keeps the wanted number alive, and tells gateways where they are."""
