@@ -15,7 +15,9 @@ from worker.models.weights import WeightSource
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class LlamaLayer:
+    """One decoder layer: query, key and value products stacked into one, gate and up likewise."""
+
     input_norm: torch.Tensor
     qkv: Linear
     q_norm: torch.Tensor | None
@@ -30,40 +32,40 @@ class LlamaModel:
     """Decoder with grouped-query attention, rotary positions and a gated MLP. Tokens are packed: no batch dimension."""
 
     def __init__(self, config: ModelConfig, weights: WeightSource, ops: Ops) -> None:
-        self._config = config
+        self.config = config
         self._ops = ops
         vocabulary = (config.vocab_size, config.hidden_size)
-        self._embedding = weights.tensor("model.embed_tokens.weight", vocabulary)
-        self._layers = [_load_layer(config, weights, ops, i) for i in range(config.num_layers)]
-        self._final_norm = weights.tensor("model.norm.weight", (config.hidden_size,))
-        head = self._embedding if config.tie_word_embeddings else weights.tensor("lm_head.weight", vocabulary)
-        self._head = ops.head(head)
+        self.embedding = weights.tensor("model.embed_tokens.weight", vocabulary)
+        self.layers = [_load_layer(config, weights, ops, i) for i in range(config.num_layers)]
+        self.final_norm = weights.tensor("model.norm.weight", (config.hidden_size,))
+        head = self.embedding if config.tie_word_embeddings else weights.tensor("lm_head.weight", vocabulary)
+        self.head = ops.head(head)
         table = cos_sin_table(config.rope, config.head_dim, config.context_len)
-        self._cos_sin = table.to(self._embedding.device)
+        self._cos_sin = table.to(self.embedding.device)
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, attention: LayerAttention) -> torch.Tensor:
         """input_ids and positions int64 [T] -> normed hidden states [T, hidden_size]."""
-        ops, eps = self._ops, self._config.rms_norm_eps
-        residual = F.embedding(input_ids, self._embedding)
+        ops, eps = self._ops, self.config.rms_norm_eps
+        residual = F.embedding(input_ids, self.embedding)
         rotate = ops.rotation(self._cos_sin, positions)
-        x = ops.rms_norm(residual, self._layers[0].input_norm, eps)
-        for i, layer in enumerate(self._layers):
+        x = ops.rms_norm(residual, self.layers[0].input_norm, eps)
+        for i, layer in enumerate(self.layers):
             x = layer.o(self._attend(i, layer, x, rotate, attention))
             x = ops.fused_add_rms_norm(x, residual, layer.post_norm, eps)
             x = layer.down(ops.silu_and_mul(layer.gate_up(x)))
-            last = i + 1 == len(self._layers)
-            norm = self._final_norm if last else self._layers[i + 1].input_norm
+            last = i + 1 == len(self.layers)
+            norm = self.final_norm if last else self.layers[i + 1].input_norm
             x = ops.fused_add_rms_norm(x, residual, norm, eps)
         return x
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [N, hidden_size] -> logits [N, vocab_size], in the model's dtype or fp32."""
-        return self._head(hidden)
+        return self.head(hidden)
 
     def _attend(
-        self, index: int, layer: _Layer, x: torch.Tensor, rotate: Rotation, attention: LayerAttention
+        self, index: int, layer: LlamaLayer, x: torch.Tensor, rotate: Rotation, attention: LayerAttention
     ) -> torch.Tensor:
-        config = self._config
+        config = self.config
         heads = layer.qkv(x).view(len(x), -1, config.head_dim)
         q, k, v = heads.tensor_split((config.num_heads, config.num_heads + config.num_kv_heads), dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
@@ -73,7 +75,7 @@ class LlamaModel:
         return attention.forward(index, q, k, v)
 
 
-def _load_layer(config: ModelConfig, weights: WeightSource, ops: Ops, index: int) -> _Layer:
+def _load_layer(config: ModelConfig, weights: WeightSource, ops: Ops, index: int) -> LlamaLayer:
     attn, mlp = f"model.layers.{index}.self_attn", f"model.layers.{index}.mlp"
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     qkv = {f"{attn}.q_proj": config.q_size, f"{attn}.k_proj": config.kv_size, f"{attn}.v_proj": config.kv_size}
@@ -89,7 +91,7 @@ def _load_layer(config: ModelConfig, weights: WeightSource, ops: Ops, index: int
     def norm(name: str, size: int) -> torch.Tensor:
         return weights.tensor(f"{name}.weight", (size,))
 
-    return _Layer(
+    return LlamaLayer(
         input_norm=norm(f"model.layers.{index}.input_layernorm", hidden),
         qkv=linear(qkv, hidden, config.qkv_bias),
         q_norm=norm(f"{attn}.q_norm", head_dim) if config.qk_norm else None,

@@ -44,8 +44,8 @@ class CudaAttention:
     def __init__(
         self, pool: KVPool, cos_sin: torch.Tensor, *, num_heads: int, prefill_backend: Backend, device: torch.device
     ) -> None:
-        self._pool = pool
-        self._cos_sin = cos_sin
+        self.pool = pool
+        self.cos_sin = cos_sin
         self.page_size, self._num_kv_heads, self._head_dim = pool.k.shape[-3:]
         self._num_heads = num_heads
         self.queries_per_row = num_heads // self._num_kv_heads
@@ -109,10 +109,10 @@ class CudaAttention:
         """q [T, heads, head_dim], k and v [T, kv_heads, head_dim], none of them rotated -> [T, heads * head_dim]."""
         now = self.current
         assert now is not None
-        keys, values = self._pool.k[layer], self._pool.v[layer]
+        keys, values = self.pool.k[layer], self.pool.v[layer]
         rotated = torch.empty((len(q), self._num_heads, self._head_dim), dtype=q.dtype, device=q.device)
         packed = torch.empty_like(rotated) if now.prefix is not None else None
-        rotate_and_store(q, k, v, self._cos_sin, now.positions, now.slots, keys, values, rotated, packed_out=packed)
+        rotate_and_store(q, k, v, self.cos_sin, now.positions, now.slots, keys, values, rotated, packed_out=packed)
         out = torch.empty_like(rotated)
         count = now.num_decode
         if now.decode is not None:
@@ -165,7 +165,7 @@ class CudaAttention:
             num_kv_heads=self._num_kv_heads,
             head_dim=self._head_dim,
             page_size=self.page_size,
-            dtype=self._pool.k.dtype,
+            dtype=self.pool.k.dtype,
         )
 
 

@@ -14,6 +14,7 @@ from worker.engine.batch import ForwardBatch
 from worker.engine.cuda.arrays import PageLists, decode_arrays, page_lists, prefix_lists
 from worker.engine.cuda.attention import AttentionPass, CudaAttention, PlannedRun
 from worker.engine.cuda.cascade import Grouping
+from worker.engine.cuda.single_decode import SingleDecode
 from worker.engine.cuda.staging import Upload
 from worker.engine.page_table import PageTable
 from worker.layers.cuda.argmax import argmax_into
@@ -58,6 +59,7 @@ class Passes:
     def __init__(self, model: LlamaModel, attention: CudaAttention, table: PageTable, *, device: torch.device) -> None:
         self._model = model
         self._attention = attention
+        self._single = SingleDecode.of(model, attention.pool, attention.cos_sin)
         self._table = table
         max_rows, max_pages = table.pages.shape
         self.dummy_row = max_rows
@@ -144,12 +146,20 @@ class Passes:
                 self._decode_pages,
                 self._table.page_size,
             )
-        self._attention.current = work.attention
-        hidden = self._model.forward(work.ids, work.attention.positions, self._attention)
-        if work.sampled is not None:
-            hidden = hidden.index_select(0, work.sampled)
         if len(work.sampled_rows):
-            argmax_into(self._model.logits(hidden), work.sampled_rows, work.token_ids, self.next_tokens)
+            argmax_into(self._logits(work), work.sampled_rows, work.token_ids, self.next_tokens)
+        else:
+            self._hidden(work)
+
+    def _logits(self, work: DevicePass) -> torch.Tensor:
+        if self._single is not None and work.sampled is None and len(work.rows) == 1:
+            return self._single.logits(work.ids, work.attention)
+        hidden = self._hidden(work)
+        return self._model.logits(hidden if work.sampled is None else hidden.index_select(0, work.sampled))
+
+    def _hidden(self, work: DevicePass) -> torch.Tensor:
+        self._attention.current = work.attention
+        return self._model.forward(work.ids, work.attention.positions, self._attention)
 
     def _add_tokens(
         self, batch: ForwardBatch, size: int, upload: Upload

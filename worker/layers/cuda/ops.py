@@ -26,7 +26,7 @@ class CudaHead:
     buffer, each call's over those of the call before, so that they can be read after a graph has computed them."""
 
     def __init__(self, weight: torch.Tensor) -> None:
-        self._weight = weight
+        self.weight = weight
         self._logits = self._empty(0)
         self._oversize = self._logits
 
@@ -38,7 +38,7 @@ class CudaHead:
         out = self._logits[: len(x)]
         if len(out) < len(x):
             out = self._oversize = self._empty(len(x))
-        torch.mm(x, self._weight.t(), out_dtype=torch.float32, out=out)
+        torch.mm(x, self.weight.t(), out_dtype=torch.float32, out=out)
         return out
 
     def latest(self, rows: int) -> torch.Tensor:
@@ -46,7 +46,7 @@ class CudaHead:
         return self._logits[:rows] if rows <= len(self._logits) else self._oversize
 
     def _empty(self, rows: int) -> torch.Tensor:
-        return torch.empty((rows, len(self._weight)), dtype=torch.float32, device=self._weight.device)
+        return torch.empty((rows, len(self.weight)), dtype=torch.float32, device=self.weight.device)
 
 
 class CudaOps:
