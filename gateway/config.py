@@ -16,8 +16,8 @@ LIMITS = "Limits and time-outs"
 HEALTH = "Health"
 OBSERVABILITY = "Observability"
 
-POLICIES = ("round_robin", "random", "least_load", "power_of_two")
-_PLANNED_POLICIES = ("cache_aware", "longest_prefix", "consistent_hash", "prefix_hash", "sticky")
+POLICIES = ("cache_aware", "round_robin", "random", "least_load", "power_of_two")
+_PLANNED_POLICIES = ("longest_prefix", "consistent_hash", "prefix_hash", "sticky")
 
 
 class GatewaySettings(Settings):
@@ -35,7 +35,7 @@ class GatewaySettings(Settings):
         30, "seconds running requests get when the gateway is told to stop", category=HTTP, ge=0
     )
 
-    policy: str = option("least_load", f"how a worker is chosen: {', '.join(POLICIES)}", category=ROUTING)
+    policy: str = option("cache_aware", f"how a worker is chosen: {', '.join(POLICIES)}", category=ROUTING)
     prefix_index_bytes: int = option(
         256 * 2**20, "memory of the prefix index, all workers together", category=ROUTING, ge=2**20
     )

@@ -14,7 +14,7 @@ from gateway.proxy.hot_protocol import HotProtocol
 
 _LOG = logging.getLogger("gateway")
 _KNOWN_UVICORN = "0.54."
-_REQUEST = b"POST /v1/completions HTTP/1.1\r\nhost: check\r\nx-request-id: check-%d\r\ncontent-length: 3\r\n\r\n{x}"  # not JSON
+_REQUEST = b"POST /v1/completions HTTP/1.1\r\nhost: check\r\nx-request-id: check-%d\r\ncontent-length: 3\r\n\r\n{x}"
 
 
 def accelerate(forwarder: Forwarder, *, max_body_bytes: int) -> type[HotProtocol] | None:

@@ -207,6 +207,8 @@ class Exchange:
             return
         assert self.choice is not None
         self._status = head.status
+        if head.status >= 400:
+            self._forwarder.router.policy.failed(self.choice)
         self._progress_s = self._forwarder.clock.now_s()
         if _is_event_stream(head):
             self._gate = EventGate()
@@ -310,7 +312,9 @@ class Exchange:
         self._has_data = True
         self._ticket.prefilled()
         if self.inbound.route.stream and self._status < 400:
+            assert self.choice is not None
             self._forwarder.metrics.first_token(self.inbound.endpoint, now_s - self.start_s)
+            self._forwarder.router.policy.started(self.choice, now_s - self._attempt_start_s)
 
     def _look_for_usage(self, payload: bytes) -> None:
         usage = find_usage(payload)

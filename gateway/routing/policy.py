@@ -32,8 +32,9 @@ class Choice:
     """A worker, why, and what the policy expects of it.
 
     `uncached_tokens`: prefill the worker will have to do. `wait_s`: expected time to the first token, 0 if the policy
-    has no notion of it. `hashes`: prefix blocks entered into an index for this request, of which `known_blocks` were
-    there before.
+    has no notion of it. `hashes`: the prompt's blocks, entered into an index for this request; the first `known_blocks`
+    were there before, the last of them touched at `touched_s`. `text_bytes`: the prompt's length, if it is one text.
+    `work_tokens`: prefill up to its first token, its own and what waits before it. `chosen_s`: when.
     """
 
     worker: WorkerView
@@ -43,6 +44,10 @@ class Choice:
     wait_s: float = 0.0
     hashes: tuple[int, ...] = ()
     known_blocks: int = 0
+    work_tokens: float = 0.0
+    text_bytes: int = 0
+    touched_s: float | None = None
+    chosen_s: float = 0.0
 
     @property
     def uncached_tokens(self) -> int:
@@ -56,6 +61,10 @@ class Policy(Protocol):
         """Choose among `candidates`: never empty, all READY, all serving the request's model, all in `snapshot`."""
         ...
 
+    def started(self, choice: Choice, elapsed_s: float) -> None:
+        """The first token of a streamed answer came, so long after the choice."""
+        ...
+
     def served(self, choice: Choice, prompt_tokens: int, cached_tokens: int) -> None:
         """The answer told how many prompt tokens there truly were, and how many the worker had cached."""
         ...
@@ -67,6 +76,9 @@ class Policy(Protocol):
 
 class StatelessPolicy:
     """Base of policies that learn nothing from answers."""
+
+    def started(self, choice: Choice, elapsed_s: float) -> None:
+        pass
 
     def served(self, choice: Choice, prompt_tokens: int, cached_tokens: int) -> None:
         pass
