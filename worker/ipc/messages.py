@@ -75,7 +75,7 @@ class FinishReason(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """News of one request: tokens sampled since its last delta, and its end if it ended.
 
     A stop token (EOS or stop_token_ids) is included in `token_ids` and counted in `completion_tokens`.

@@ -133,6 +133,7 @@ class Scheduler:
 
     def on_idle(self) -> None:
         """Nothing is left to do: check that nothing leaked, and forget what was learnt from past load."""
+        self._outbox.flush()
         assert self.idle, f"{self._lifecycle.num_live} live requests, but nothing to compute"
         self.check_pool()
         self._ratio.reset()

@@ -30,9 +30,13 @@ class PrefillChunk:
     admission: RowAdmission | None  # with the first chunk
 
     @property
+    def end(self) -> int:
+        return self.start + self.length
+
+    @property
     def last(self) -> bool:
         """The prompt is complete with it, so it samples."""
-        return self.start + self.length == self.request.fill_len
+        return self.end == self.request.fill_len
 
 
 class PrefillScheduler:
@@ -84,9 +88,8 @@ class PrefillScheduler:
             full = full or not (chunks and chunks[0].last)
         if not full:
             self._admit(budget, chunks)
-        for chunk in chunks:
-            self._launch(chunk)
         if chunks:
+            self._launch(chunks)
             self._count(chunks, num_running)
 
     def _continue(self, request: Request, budget: PrefillBudget, chunks: list[PrefillChunk]) -> None:
@@ -96,7 +99,7 @@ class PrefillScheduler:
             chunks.append(PrefillChunk(request, start, tokens, None))
 
     def _admit(self, budget: PrefillBudget, chunks: list[PrefillChunk]) -> None:
-        verdict = budget.state()
+        verdict = budget.state() if chunks else Verdict.CONTINUE  # decodes alone never keep a first prompt out
         admitted: list[Request] = []
         for request in self._policy.order(self._waiting, self._starting):
             if self._table.num_used_rows >= self._limits.max_running_requests:
@@ -150,17 +153,22 @@ class PrefillScheduler:
             self._stats.prompt_tokens += request.prompt_len
             self._stats.cached_tokens += start
 
-    def _launch(self, chunk: PrefillChunk) -> None:
-        table, row = self._table, chunk.request.row
-        end = chunk.start + chunk.length
-        table.set_pages(row, int(table.num_pages[row]), self._pool.alloc(table.pages_missing(row, end)))
-        table.seq_len[row] = end
-        if chunk.last:
-            table.decoding[row] = True
-            table.num_launched[row] += 1
-            chunk.request.move_to(RequestStatus.RUNNING)
-        else:
-            self._chunked = chunk.request
+    def _launch(self, chunks: list[PrefillChunk]) -> None:
+        table = self._table
+        missing = [table.pages_missing(chunk.request.row, chunk.end) for chunk in chunks]
+        pages = self._pool.alloc(sum(missing))
+        used = 0
+        for chunk, count in zip(chunks, missing, strict=True):
+            row = chunk.request.row
+            table.set_pages(row, int(table.num_pages[row]), pages[used : used + count])
+            used += count
+            table.seq_len[row] = chunk.end
+            if chunk.last:
+                table.decoding[row] = True
+                table.num_launched[row] += 1
+                chunk.request.move_to(RequestStatus.RUNNING)
+            else:
+                self._chunked = chunk.request
 
     def _count(self, chunks: list[PrefillChunk], num_running: int) -> None:
         self._stats.on_prefill(

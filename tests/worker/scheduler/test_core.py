@@ -98,6 +98,15 @@ def test_a_long_prompt_does_not_stall_decodes_in_mixed_steps() -> None:
     assert bench.tokens(long) == bench.expected(long)
 
 
+def test_many_decodes_do_not_keep_a_new_prompt_out() -> None:
+    """Even if the decodes alone exceed both compute budgets of a mixed step."""
+    bench = SchedulerBench({"num_pages": 1000}, max_prefill_tokens=2, chunked_prefill_size=2)
+    for first in range(1, 8):
+        bench.submit([first, 9], max_new_tokens=100, ignore_eos=True)
+        bench.step(3)
+        assert bench.load().num_running_reqs == first
+
+
 def test_prefill_first_keeps_decodes_out_of_prefill_steps() -> None:
     bench = SchedulerBench({"num_pages": 250}, chunked_prefill_size=16, enable_mixed_chunk=False)
     bench.submit([1, 2], max_new_tokens=50, ignore_eos=True)
