@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -47,7 +48,8 @@ class SchedulerProcess:
         try:
             await asyncio.wait_for(self.ended(), patience_s)
         except TimeoutError:
-            self._process.kill()
+            with contextlib.suppress(ProcessLookupError):  # it may have ended by itself this very moment
+                self._process.kill()
             await self.ended()
 
 

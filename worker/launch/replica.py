@@ -73,30 +73,36 @@ class Replica:
 
     async def run(self) -> int:
         """Serve until told to stop (0) or something breaks (1). Raises UserError for what the user can mend."""
-        self._install_signals()
-        log.info("Loading %s; %s answers 503 until it is ready.", self._settings.model_path, self._url)
-        scheduler = await SchedulerProcess.start(self._settings, self._channel.directory)
-        http = asyncio.create_task(self._http.serve([self._listener]))
-        self._spawn(self._receive(scheduler))
-        self._spawn(self._watch(scheduler))
-        patience_s = 0.0
-        try:
+        async with contextlib.AsyncExitStack() as stack:  # each part is cleaned up, even if another's clean-up fails
+            stack.callback(self._channel.close)
+            stack.callback(self._service.close)
+            self._install_signals()
+            log.info("Loading %s; %s answers 503 until it is ready.", self._settings.model_path, self._url)
+            scheduler = await SchedulerProcess.start(self._settings, self._channel.directory)
+            stack.callback(self._cancel_background)
+            stack.push_async_callback(self._end_scheduler, scheduler)
+            http = asyncio.create_task(self._http.serve([self._listener]))
+            self._background.append(http)
+            self._spawn(self._receive(scheduler))
+            self._spawn(self._watch(scheduler))
             await _first(self._failure, self._stop.wait(), http)
             if not self._failure.done():
                 await self._drain()
             failure = self._failure.result() if self._failure.done() else None
-            patience_s = _SCHEDULER_END_S if self._service.lifecycle.was_ready else 0.0
             self._service.end(failure.message if failure is not None else None)
-            self._channel.send(Shutdown())
             self._http.should_exit = True
             await http
-        finally:
-            await scheduler.end(patience_s)
-            for task in (http, *self._background):
-                task.cancel()
-            self._service.close()
-            self._channel.close()
         return _exit_code(failure)
+
+    async def _end_scheduler(self, scheduler: SchedulerProcess) -> None:
+        """Let it leave its loop. One that is still loading would not hear of it, so it is killed."""
+        self._channel.send(Shutdown())
+        listens = self._service.lifecycle.was_ready and not self._stop_now.is_set()
+        await scheduler.end(_SCHEDULER_END_S if listens else 0.0)
+
+    def _cancel_background(self) -> None:
+        for task in self._background:
+            task.cancel()
 
     async def _receive(self, scheduler: SchedulerProcess) -> None:
         """Take the scheduler's messages until the end."""
