@@ -129,7 +129,7 @@ class Registry:
         """Keep a worker's own load numbers. They are live state, not part of the snapshot."""
         worker = self._workers.get(url)
         if worker is not None:
-            worker.load.report = report
+            worker.load.told(report)
 
     def _move(self, url: str, status: WorkerStatus, message: str = "") -> None:
         worker = self._workers.get(url)

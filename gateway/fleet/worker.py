@@ -61,7 +61,16 @@ class WorkerLoad:
     Written by its tickets and the health probe only; policies read it. It lives as long as the worker's registration.
     """
 
-    __slots__ = ("_expiring", "inflight", "last_progress_s", "pending_tokens", "report", "sent_total")
+    __slots__ = (
+        "_expiring",
+        "inflight",
+        "last_progress_s",
+        "others_requests",
+        "others_tokens",
+        "pending_tokens",
+        "report",
+        "sent_total",
+    )
 
     def __init__(self) -> None:
         self.inflight = 0
@@ -69,6 +78,8 @@ class WorkerLoad:
         self.sent_total = 0
         self.last_progress_s = float("-inf")  # when bytes of an answer last came
         self.report: LoadReport | None = None
+        self.others_requests = 0  # that the worker reported beyond ours: another gateway's, or sent directly
+        self.others_tokens = 0  # the same of prompt tokens waiting there
         self._expiring: deque[Ticket] = deque()
 
     def begin(self, uncached_tokens: int, release_s: float | None) -> Ticket:
@@ -80,6 +91,17 @@ class WorkerLoad:
         if release_s is not None:
             self._expiring.append(ticket)
         return ticket
+
+    def told(self, report: LoadReport) -> None:
+        """The worker's own numbers came."""
+        self.report = report
+        self.others_requests = max(report.running_requests + report.waiting_requests - self.inflight, 0)
+        self.others_tokens = max(report.waiting_tokens - self.pending_tokens, 0)
+
+    @property
+    def requests(self) -> int:
+        """Requests there, as far as we know."""
+        return self.inflight + self.others_requests
 
     def expire(self, now_s: float) -> None:
         """Let go of prefill work whose estimated time is over. Cheap; call before reading `pending_tokens`."""

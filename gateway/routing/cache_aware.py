@@ -111,20 +111,16 @@ class CacheAware:
         return self._speeds.get(life, self._fleet_speed)
 
     def _waiting_tokens(self, worker: WorkerView, speed: float, now_s: float) -> float:
-        """Prefill that stands before this request."""
+        """Prefill that stands before this request. What others have there is worked off while the report ages."""
         load, report = worker.load, worker.load.report
         load.expire(now_s)
-        if report is None:
+        if report is None or not load.others_tokens:
             return float(load.pending_tokens)
-        # Others send there too. What they have waiting is worked off while the report ages.
-        return max(load.pending_tokens, report.waiting_tokens - speed * (now_s - report.received_s))
+        return load.pending_tokens + max(load.others_tokens - speed * (now_s - report.received_s), 0.0)
 
     def _running_s(self, worker: WorkerView, speed: float) -> float:
-        """Requests in flight share the steps, and beyond the worker's limit they queue."""
-        prices, report = self._prices, worker.load.report
-        running = worker.load.inflight
-        if report is not None:
-            running = max(running, report.running_requests)
+        """Requests there share the steps, and beyond the worker's limit they queue."""
+        prices, running = self._prices, worker.load.requests
         excess = running + 1 - (worker.identity.max_running_requests or running + 1)
         return running * prices.running_tokens / speed + max(excess, 0) * prices.over_capacity_s
 

@@ -34,10 +34,8 @@ class Random(StatelessPolicy):
 
 
 def queue_length(worker: WorkerView) -> tuple[int, int]:
-    """Order of load: requests there (ours in flight, or more if the worker itself reports more), then total sent."""
-    load, report = worker.load, worker.load.report
-    reported = report.running_requests + report.waiting_requests if report is not None else 0
-    return max(load.inflight, reported), load.sent_total
+    """Order of load: requests there, then how many it has had."""
+    return worker.load.requests, worker.load.sent_total
 
 
 class LeastLoad(StatelessPolicy):

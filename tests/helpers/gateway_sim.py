@@ -119,6 +119,12 @@ class Result:
     workers: list[SimulatedWorker] = field(default_factory=list)
     predicted_tokens: int = 0
     error_tokens: int = 0
+    oracle: SimulatedWorker = field(default_factory=lambda: SimulatedWorker(10**9))
+
+    @property
+    def bound(self) -> float:
+        """The hit rate of one worker with endless memory that saw the same requests in the same order."""
+        return self.oracle.cached_tokens / self.oracle.prompt_tokens
 
     @property
     def hit_rate(self) -> float:
@@ -136,6 +142,12 @@ class Result:
         """The most requests of a worker over the mean."""
         counts = [w.requests for w in self.workers]
         return max(counts) * len(counts) / sum(counts)
+
+    @property
+    def work_spread(self) -> float:
+        """The most prefill of a worker over the mean."""
+        works = [w.prompt_tokens - w.cached_tokens for w in self.workers]
+        return max(works) * len(works) / sum(works)
 
 
 class Simulation:
@@ -192,6 +204,7 @@ class Simulation:
         worker = self._by_url[choice.worker.url]
         ticket = choice.worker.load.begin(choice.uncached_tokens, None)
         done_s, cached = worker.prefill(text, now_s)
+        self.result.oracle.prefill(text, now_s)
         self.result.predicted_tokens += choice.cached_tokens
         self.result.error_tokens += abs(choice.cached_tokens - cached)
 
@@ -208,7 +221,8 @@ class Simulation:
             if self._report_usage:
                 self.policy.served(choice, len(text) // BYTES_PER_TOKEN, cached)
             session.history += session.answers.pop(0)
-            worker.hold(list(blocks(session.history)))
+            for cache in (worker, self.result.oracle):
+                cache.hold(list(blocks(session.history)))
             if session.user_texts:
                 self.at(self.clock.now_s() + session.pauses_s.pop(0), lambda: self._turn(session))
 

@@ -1,0 +1,111 @@
+"""What routing reads from request bodies."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.routing.extract import MAX_TEXT_BYTES, BodyFault, extract, extract_model
+
+relaxed = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+leaves = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=5)
+json_values = leaves | st.lists(leaves | st.lists(leaves, max_size=2), max_size=3)
+FIELDS = ("model", "messages", "prompt", "text", "input_ids", "tools", "stream", "cache_salt", "lora_path")
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+messages = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": texts}), max_size=4
+)
+
+
+def route(**fields: Any) -> Any:
+    return extract(orjson.dumps(fields))
+
+
+@relaxed
+@given(messages, messages)
+def test_longer_chats_extend_the_text(first: list[dict[str, str]], more: list[dict[str, str]]) -> None:
+    assert route(messages=first + more).text.startswith(route(messages=first).text)
+
+
+@relaxed
+@given(messages, messages)
+def test_different_chats_differ(a: list[dict[str, str]], b: list[dict[str, str]]) -> None:
+    control = {chr(0x1E), chr(0x1F)}
+    if not any(control & set(message["content"]) for message in a + b):
+        assert (a == b) == (route(messages=a).text == route(messages=b).text)
+
+
+@relaxed
+@given(st.dictionaries(st.sampled_from(FIELDS), json_values))
+def test_any_json_object_is_taken(fields: dict[str, Any]) -> None:
+    found = extract(orjson.dumps(fields))
+    assert len(found.text) <= MAX_TEXT_BYTES + 100
+    assert found.prompt_bytes >= 0 and found.prompt_tokens >= 0
+    assert found.model is None or isinstance(found.model, str)
+
+
+@relaxed
+@given(st.binary(max_size=30))
+def test_any_bytes_are_read_or_refused(body: bytes) -> None:
+    try:
+        extract(body)
+    except BodyFault as fault:
+        assert str(fault).endswith(".")
+
+
+def test_prompts_of_every_kind() -> None:
+    assert route(prompt="abc").text == b"abc"
+    assert route(text="abc").text == b"abc"
+    ids = route(input_ids=[1, 2, 70000])
+    assert (ids.text, ids.prompt_tokens, ids.prompt_bytes) == (array("I", [1, 2, 70000]).tobytes(), 3, 12)
+    batch = route(prompt=["abc", "de"])
+    assert (batch.text, batch.prompt_bytes, batch.single) == (b"abc", 5, False)
+    nested = route(input_ids=[[1, 2], [3]])
+    assert (nested.prompt_tokens, nested.single) == (3, False)
+    assert route(prompt=["only"]).single
+    assert route(prompt=[-1, 2]).text == b""
+    assert route(prompt=[[[1]]]).text == b""
+
+
+def test_content_parts() -> None:
+    def chat(*parts: Any) -> bytes:
+        return bytes(route(messages=[{"role": "user", "content": list(parts)}]).text)
+
+    text = {"type": "text", "text": "look"}
+    image_a = {"type": "image_url", "image_url": {"url": "data:a"}}
+    image_b = {"type": "image_url", "image_url": {"url": "data:b"}}
+    assert chat(text) == route(messages=[{"role": "user", "content": "look"}]).text
+    assert chat(text, image_a) != chat(text, image_b)
+    assert chat(text, image_a).startswith(chat(text).rstrip(b"\x1e"))
+
+
+def test_what_keeps_caches_apart_keeps_texts_apart() -> None:
+    plain = route(prompt="abc").text
+    found = {plain}
+    for extra in ({"cache_salt": "a"}, {"cache_salt": "b"}, {"extra_key": "a"}, {"lora_path": "x"}):
+        found.add(route(prompt="abc", **extra).text)
+    chat = [{"role": "user", "content": "abc"}]
+    found |= {route(messages=chat).text, route(messages=chat, tools=[{"type": "function"}]).text}
+    assert len(found) == 6  # cache_salt "a" and extra_key "a" are the same namespace
+
+
+def test_long_prompts_are_bounded_but_counted() -> None:
+    found = route(prompt="x" * (MAX_TEXT_BYTES + 5))
+    assert (len(found.text), found.prompt_bytes) == (MAX_TEXT_BYTES, MAX_TEXT_BYTES + 5)
+
+
+@pytest.mark.parametrize("value", [1, "yes", None])
+def test_only_true_streams(value: Any) -> None:
+    assert not route(stream=value).stream
+    assert route(stream=True).stream
+
+
+def test_model_only() -> None:
+    assert extract_model(b'{"model": "m", "prompt": "abc"}').text == b""
+    with pytest.raises(BodyFault):
+        extract_model(b"[]")
