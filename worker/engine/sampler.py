@@ -52,34 +52,45 @@ def _penalise(logits: torch.Tensor, penalties: Penalties) -> None:
 
 
 def _draw(logits: torch.Tensor, rows: RandomRows) -> torch.Tensor:
-    """logits fp32 [M, vocab] -> int64 [M]."""
+    """logits fp32 [M, vocab] -> int64 [M]. What a row gets depends on nothing outside it."""
     probs = torch.softmax(logits / rows.temperature, dim=-1)
-    if rows.min_p is not None:
-        probs = probs.where(probs >= rows.min_p * probs.amax(dim=-1, keepdim=True), 0.0)
-    if rows.top_k is None and rows.top_p is None:
-        return _pick(probs, rows.uniform).squeeze(1)
-    candidates, indices = _best(probs, rows)
-    place = _pick(candidates.where(_inside(candidates, rows), 0.0), rows.uniform)
-    return indices.gather(1, place).squeeze(1)
+    threshold = _least_kept(probs, rows)
+    if threshold is not None:
+        probs = probs.where(probs >= threshold, 0.0)
+    return _pick(probs, rows.uniform)
 
 
 def _pick(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """int64 [M, 1]: index i with probability weights[i] / sum, by inverting the distribution at `uniform` [M, 1].
+    """int64 [M]: index i with probability weights[i] / sum, by inverting the distribution at `uniform` [M, 1].
 
     The index found is the first whose cumulative weight exceeds the threshold, so its own weight is not 0.
     """
     cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
-    return torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+    place = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True).squeeze(1)
+    return place.clamp_max_(weights.shape[1] - 1)  # past the end only for weights that are not finite
 
 
-def _best(probs: torch.Tensor, rows: RandomRows) -> tuple[torch.Tensor, torch.Tensor]:
-    """The most likely candidates in descending order, as many as the filters can possibly keep."""
+def _least_kept(probs: torch.Tensor, rows: RandomRows) -> torch.Tensor | None:
+    """fp32 [M, 1]: the smallest probability that passes all filters; equals of it pass too. None without filters."""
+    least = None
+    if rows.min_p is not None:
+        least = rows.min_p * probs.amax(dim=-1, keepdim=True)
+    if rows.ranked is not None:
+        candidates = _best(probs, rows)
+        last = candidates.where(_inside(candidates, rows), 2.0).amin(dim=-1, keepdim=True).where(rows.ranked, 0.0)
+        least = last if least is None else torch.maximum(least, last)
+    return least
+
+
+def _best(probs: torch.Tensor, rows: RandomRows) -> torch.Tensor:
+    """The highest probabilities of each row in descending order, as many as top_k and top_p can possibly keep."""
+    assert rows.ranked is not None
     if rows.max_top_k <= _NUM_CANDIDATES:
-        return probs.topk(rows.max_top_k, dim=-1)
-    values, indices = probs.topk(min(_NUM_CANDIDATES, probs.shape[1]), dim=-1)
-    if bool(_inside(values, rows)[:, -1].any()):  # some filter reaches further down than these candidates
-        return probs.sort(dim=-1, descending=True)
-    return values, indices
+        return probs.topk(rows.max_top_k, dim=-1).values
+    values = probs.topk(min(_NUM_CANDIDATES, probs.shape[1]), dim=-1).values
+    if bool((_inside(values, rows)[:, -1:] & rows.ranked).any()):  # some filter reaches further down
+        return probs.sort(dim=-1, descending=True).values
+    return values
 
 
 def _inside(candidates: torch.Tensor, rows: RandomRows) -> torch.Tensor:

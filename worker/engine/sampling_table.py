@@ -45,6 +45,7 @@ class RandomRows:
     max_top_k: int
     top_p: torch.Tensor | None  # fp32 [M, 1]
     min_p: torch.Tensor | None  # fp32 [M, 1]
+    ranked: torch.Tensor | None  # bool [M, 1], has a top_k or top_p; None: none has
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,7 @@ class SamplingTable:
         top_k = [s.sampling.top_k if 0 < s.sampling.top_k < vocab else vocab for s in chosen]
         top_p = [s.sampling.top_p for s in chosen]
         min_p = [s.sampling.min_p for s in chosen]
+        ranked = [k < vocab or p < 1.0 for k, p in zip(top_k, top_p, strict=True)]
         draws = [uniform(s.seed, s.num_generated) for s in chosen]
         return RandomRows(
             members=torch.tensor(members, device=self._device),
@@ -142,4 +144,5 @@ class SamplingTable:
             max_top_k=max(top_k),
             top_p=self._column(top_p) if min(top_p) < 1.0 else None,
             min_p=self._column(min_p) if max(min_p) > 0.0 else None,
+            ranked=torch.tensor(ranked, device=self._device).unsqueeze(1) if any(ranked) else None,
         )
