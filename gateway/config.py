@@ -65,7 +65,10 @@ class GatewaySettings(Settings):
     @model_validator(mode="after")
     def _check(self) -> GatewaySettings:
         for url in self.worker_urls:
-            check_url(url)
+            try:
+                check_url(url)
+            except ValueError as error:
+                raise ValueError(f"--worker-urls: {error}.") from None
         if self.policy in _PLANNED_POLICIES:
             raise ValueError(f"--policy {self.policy} is not built yet; choose one of {', '.join(POLICIES)}.")
         if self.policy not in POLICIES:

@@ -27,15 +27,18 @@ _CLOSING_S = 2  # for connections to close after the last answer
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket. Raises UserError if the address cannot be had."""
+    sock: socket.socket | None = None
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
+        sock.listen(_BACKLOG)
     except OSError as error:
+        if sock is not None:
+            sock.close()
         reason = "it is already in use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
         raise UserError(f"Cannot listen on {host} port {port}: {reason}; choose another --port or --host.") from None
-    sock.listen(_BACKLOG)
     sock.setblocking(False)
     return sock
 

@@ -250,9 +250,11 @@ def load_of(report: Any, now_s: float) -> LoadReport:
     def total(*names: str) -> int:
         return sum(_count(next((rank[name] for name in names if name in rank), 0)) for rank in ranks)
 
+    def numbers(name: str) -> list[float]:
+        return [float(rank[name]) for rank in ranks if isinstance(rank.get(name), int | float)]
+
     def mean(name: str) -> float:
-        values = [rank[name] for rank in ranks if isinstance(rank.get(name), int | float)]
-        return float(sum(values)) / len(values) if values else 0.0
+        return sum(numbers(name)) / max(len(numbers(name)), 1)
 
     waiting = total("num_waiting_reqs")
     return LoadReport(
@@ -262,7 +264,7 @@ def load_of(report: Any, now_s: float) -> LoadReport:
         used_tokens=total("num_used_tokens", "num_tokens"),
         max_total_tokens=total("max_total_num_tokens"),
         token_usage=mean("token_usage"),
-        gen_throughput=mean("gen_throughput") * len(ranks),
+        gen_throughput=sum(numbers("gen_throughput")),
         cache_hit_rate=mean("cache_hit_rate"),
         received_s=now_s,
     )

@@ -1,0 +1,208 @@
+"""Everything beside generation: health, registry of workers, models, loads, fan-outs, tools, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.helpers.fake_worker import FakeWorker, Received, Reply, event
+from tests.helpers.gateway_harness import CHAT, chat_body, ready_workers, running_gateway
+from tests.helpers.processes import until
+
+
+async def echo(request: Received, reply: Reply) -> None:
+    await reply.json({"method": request.method, "target": request.target, "body": request.body.decode()})
+
+
+async def test_readiness_follows_the_workers_and_liveness_does_not() -> None:
+    async with FakeWorker() as worker, running_gateway([worker]) as gateway:
+        for path in ("/readiness", "/health"):
+            answer = await gateway.client.get(path)
+            assert (answer.status_code, answer.json()) == (200, {"status": "ready", "ready_workers": 1})
+        await worker.kill()
+        await until(lambda: not ready_workers(gateway.gateway), 5, "the death is noticed")
+        answer = await gateway.client.get("/readiness")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert (await gateway.client.get("/liveness")).status_code == 200
+
+
+async def test_workers_are_listed_with_state_and_load() -> None:
+    load = {"num_running_reqs": 3, "num_waiting_reqs": 1, "token_usage": 0.25}
+    async with FakeWorker(load=load, max_total_num_tokens=500) as worker, running_gateway([worker]) as gateway:
+        await until(lambda: gateway.gateway.registry.snapshot.workers[0].load.report, 5, "a load report")
+        await gateway.chat()
+        (listed,) = (await gateway.client.get("/workers")).json()["workers"]
+        assert listed["url"] == worker.url
+        assert (listed["state"], listed["model"], listed["incarnation"]) == ("ready", "fake-model", "life-1")
+        assert (listed["in_flight"], listed["requests_sent"], listed["max_total_tokens"]) == (0, 1, 500)
+        assert listed["load"]["running_requests"] == 3
+        (rank,) = (await gateway.client.get("/v1/loads")).json()["loads"]
+        assert (rank["num_running_reqs"], rank["num_waiting_reqs"], rank["token_usage"]) == (3, 1, 0.25)
+
+
+async def test_workers_join_drain_and_leave() -> None:
+    async def two_steps(request: Received, reply: Reply) -> None:
+        await reply.stream_head()
+        await reply.chunk(event(1))
+        await go_on.wait()
+        await reply.chunk(event(2))
+        await reply.last_chunk()
+
+    go_on = asyncio.Event()
+    async with FakeWorker(two_steps) as a, FakeWorker() as b, running_gateway([a]) as gateway:
+        joined = await gateway.client.post("/workers", json={"url": b.url})
+        assert (joined.status_code, joined.json()["state"]) == (202, "starting")
+        await until(lambda: ready_workers(gateway.gateway) == 2, 5, "it is ready")
+        assert (await gateway.client.post("/workers", json={"url": b.url + "/"})).status_code == 409
+
+        stream = asyncio.create_task(gateway.chat(stream=True))
+        await until(lambda: a.active, 5, "a stream runs on a")
+        drained = await gateway.client.delete("/workers", params={"url": a.url})
+        assert (drained.status_code, drained.json()["state"]) == (202, "draining")
+        assert [(await gateway.chat()).status_code for _ in range(3)] == [200] * 3
+        assert (len(a.requests), len(b.requests)) == (1, 3)
+        go_on.set()
+        assert (await stream).content == event(1) + event(2)
+        await until(lambda: len(gateway.gateway.registry.snapshot.workers) == 1, 5, "the drained worker is gone")
+
+        gone = await gateway.client.delete("/workers", params={"url": b.url, "force": True})
+        assert gone.json()["state"] == "gone"
+        assert (await gateway.chat()).status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "body", "status", "param"),
+    [
+        ("POST", {}, {"url": "ftp://x"}, 400, "url"),
+        ("POST", {}, {"url": "http://h/path"}, 400, "url"),
+        ("POST", {}, {"url": "http://h", "x": 1}, 400, "x"),
+        ("POST", {}, {}, 400, "url"),
+        ("POST", {}, [1], 400, None),
+        ("DELETE", {}, None, 400, "url"),
+        ("DELETE", {"url": "nonsense"}, None, 400, "url"),
+        ("DELETE", {"url": "http://nobody:1"}, None, 404, "url"),
+    ],
+)
+async def test_bad_registrations(
+    method: str, params: dict[str, str], body: object, status: int, param: str | None
+) -> None:
+    async with running_gateway([]) as gateway:
+        answer = await gateway.client.request(method, "/workers", params=params, json=body)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"], error["type"] != "") == (status, param, True)
+        assert not gateway.gateway.registry.snapshot.workers
+
+
+async def test_models_are_the_union() -> None:
+    async with (
+        FakeWorker(model="a") as a,
+        FakeWorker(model="b/c") as b,
+        FakeWorker(model="a") as c,
+        running_gateway([a, b, c]) as gateway,
+    ):
+        listed = (await gateway.client.get("/v1/models")).json()
+        assert [card["id"] for card in listed["data"]] == ["a", "b/c"]
+        assert {"id", "object", "created", "owned_by"} <= set(listed["data"][0])
+        assert (await gateway.client.get("/v1/models/b/c")).json()["id"] == "b/c"
+        missing = await gateway.client.get("/v1/models/x")
+        assert (missing.status_code, missing.json()["error"]["param"]) == (404, "model")
+
+
+async def test_flush_reaches_everyone_and_empties_the_index() -> None:
+    async def flushed(request: Received, reply: Reply) -> None:
+        await reply.json("flushed")
+
+    async def busy(request: Received, reply: Reply) -> None:
+        await reply.json("requests run", 400)
+
+    async with (
+        FakeWorker(other={"/flush_cache": flushed}) as a,
+        FakeWorker(other={"/flush_cache": flushed}) as b,
+        running_gateway([a, b], policy="cache_aware") as gateway,
+    ):
+        for _ in range(2):
+            warm = await gateway.chat("x" * 3000)
+        assert "cached=0" not in warm.headers["x-canopy-route"]
+        answer = await gateway.client.post("/flush_cache", headers={"authorization": "Bearer k"})
+        assert answer.status_code == 200
+        assert [result["status"] for result in answer.json()["results"]] == [200, 200]
+        assert a.requests[-1].header("authorization") == "Bearer k"
+        cold = await gateway.chat("x" * 3000)
+        assert "cached=0" in cold.headers["x-canopy-route"]
+        b.other["/flush_cache"] = busy
+        refused = await gateway.client.post("/flush_cache")
+        assert refused.status_code == 400
+        assert "requests run" in refused.json()["error"]["message"]
+        assert sorted(result["status"] for result in refused.json()["results"]) == [200, 400]
+
+
+async def test_aborts_reach_everyone() -> None:
+    async with (
+        FakeWorker(other={"/abort_request": echo}) as a,
+        FakeWorker(other={"/abort_request": echo}) as b,
+        running_gateway([a, b]) as gateway,
+    ):
+        answer = await gateway.client.post("/abort_request", json={"rid": "r1"})
+        assert answer.status_code == 200
+        assert [worker.requests[-1].json for worker in (a, b)] == [{"rid": "r1"}] * 2
+        await b.kill()
+        half = await gateway.client.post("/abort_request", json={"rid": "r1"})
+        assert half.status_code in (200, 502)  # by whether its death is known already
+    async with running_gateway([]) as gateway:
+        assert (await gateway.client.post("/abort_request", json={"rid": "r1"})).status_code == 503
+
+
+async def test_tools_are_passed_to_one_worker() -> None:
+    scripts = {"/tokenize": echo, "/detokenize": echo, "/model_info": echo}
+    async with FakeWorker(other=scripts) as worker, running_gateway([worker]) as gateway:
+        body = json.dumps({"prompt": "hi"})
+        for path in ("/tokenize", "/detokenize"):
+            answer = await gateway.client.post(path, content=body)
+            assert answer.json() == {"method": "POST", "target": path, "body": body}
+        answer = await gateway.client.get("/model_info?x=1")
+        assert answer.json()["target"] == "/model_info?x=1"
+        assert (await gateway.client.get("/model_info?model=other")).status_code == 404
+        assert (await gateway.client.post("/tokenize", content=b"{")).status_code == 400
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/nothing", "/v1/embeddings"])
+async def test_unknown_routes_are_404(path: str) -> None:
+    async with running_gateway([]) as gateway:
+        for method in ("GET", "POST"):
+            answer = await gateway.client.request(method, path)
+            assert (answer.status_code, answer.json()["error"]["type"]) == (404, "not_found_error")
+
+
+async def test_metrics_tell_what_happened(fast_path: bool) -> None:
+    async def with_usage(request: Received, reply: Reply) -> None:
+        usage = {"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 64}}
+        if request.json["stream"]:
+            await reply.stream_head()
+            await reply.chunk(event({"choices": []}))
+            await reply.chunk(event({"usage": usage}))
+            await reply.last_chunk()
+        else:
+            await reply.json({"usage": usage})
+
+    async with FakeWorker(with_usage) as worker, running_gateway([worker], fast_path=fast_path) as gateway:
+        for stream in (True, True, False):
+            await gateway.chat(stream=stream)
+        await gateway.client.post(CHAT, content=chat_body(model="nobody"))
+        text = (await gateway.client.get("/metrics")).text
+        samples = {
+            (sample.name.removeprefix("canopy_gateway_"), *sorted(sample.labels.values())): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+        assert samples["requests_total", CHAT, "200"] == 3
+        assert samples["requests_total", CHAT, "404"] == 1
+        assert samples["time_to_first_token_seconds_count", CHAT] == 2
+        assert samples["request_duration_seconds_count", CHAT] == 4
+        assert samples["requests_in_flight",] == 0
+        assert samples["choices_total", "round_robin"] == 3
+        assert samples["prompt_tokens_total",] == 300
+        assert samples["actual_cached_tokens_total",] == 192
+        assert samples["workers", "ready"] == 1

@@ -1,0 +1,197 @@
+"""The registry: legal states only, immutable snapshots, lives; and the ledger of one worker."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from gateway.fleet.registry import Registry, Snapshot, check_url
+from gateway.fleet.worker import (
+    LEGAL_TRANSITIONS,
+    NO_LIFE,
+    Identity,
+    LoadReport,
+    Ticket,
+    WorkerLoad,
+    WorkerStatus,
+    WorkerView,
+)
+
+A, B = "http://a:1", "http://b:2"
+M = Identity(model="m", incarnation="1")
+
+
+@pytest.mark.parametrize(
+    ("url", "normal"),
+    [
+        ("http://h:8000", "http://h:8000"),
+        ("http://h:8000/", "http://h:8000"),
+        ("http://h", "http://h:80"),
+        ("https://h", "https://h:443"),
+        ("http://[::1]:5", "http://[::1]:5"),
+        ("HTTP://Host:1", "http://host:1"),
+    ],
+)
+def test_urls_are_normalised(url: str, normal: str) -> None:
+    assert check_url(url) == normal
+
+
+@pytest.mark.parametrize(
+    "url", ["", "h:80", "ftp://h", "http://", "http://h:99999", "http://h/path", "http://u:p@h", "http://h?x=1", "h"]
+)
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="worker URL"):
+        check_url(url)
+
+
+def test_a_worker_becomes_routable_when_its_probe_succeeds() -> None:
+    registry = Registry()
+    registry.add(A, source="static")
+    assert not registry.snapshot.ready
+    registry.identify(A, M)
+    assert not registry.snapshot.ready
+    registry.ready(A)
+    assert [worker.url for worker in registry.snapshot.ready["m"]] == [A]
+    registry.degrade(A, "tired")
+    assert not registry.snapshot.ready
+    worker = registry.snapshot.get(A)
+    assert worker is not None and (worker.status, worker.message) == (WorkerStatus.DEGRADED, "tired")
+
+
+def test_snapshots_do_not_change() -> None:
+    registry = Registry()
+    seen: list[Snapshot] = []
+    registry.subscribe(seen.append)
+    registry.add(A, source="static", identity=M)
+    registry.ready(A)
+    registry.ready(A)  # nothing new
+    registry.add(B, source="static")
+    registry.remove(A)
+    assert [(s.version, len(s.workers)) for s in seen] == [(1, 1), (2, 1), (3, 2), (4, 1)]
+    assert [worker.url for worker in seen[1].ready["m"]] == [A]
+
+
+def test_another_incarnation_is_another_life() -> None:
+    registry = Registry()
+    life = registry.add(A, source="static", identity=M).life
+    registry.identify(A, Identity(model="m", incarnation="1", max_total_tokens=5))
+    assert registry.snapshot.workers[0].life == life
+    registry.identify(A, Identity(model="m", incarnation="2"))
+    assert registry.snapshot.workers[0].life > life
+
+
+def test_learning_the_incarnation_is_no_new_life() -> None:
+    registry = Registry()
+    life = registry.add(A, source="static").life
+    registry.identify(A, M)
+    assert registry.snapshot.workers[0].life == life
+
+
+def test_a_lost_worker_has_no_life_until_it_is_back() -> None:
+    registry = Registry()
+    life = registry.add(A, source="static", identity=M).life
+    registry.ready(A)
+    registry.degrade(A, "slow")
+    assert registry.snapshot.workers[0].life == life
+    for _ in range(2):
+        registry.lost(A, "refused")
+        assert registry.snapshot.workers[0].life == NO_LIFE
+    registry.ready(A)
+    assert registry.snapshot.workers[0].life > life
+
+
+def test_drained_workers_get_nothing_and_go_when_idle() -> None:
+    registry = Registry()
+    ticket = registry.add(A, source="static", identity=M).load.begin(5, None)
+    registry.ready(A)
+    registry.drain(A)
+    for change in (registry.ready, lambda url: registry.degrade(url, "x"), lambda url: registry.lost(url, "x")):
+        change(A)
+        assert registry.snapshot.workers[0].status is WorkerStatus.DRAINING
+    registry.reap()
+    assert registry.snapshot.workers
+    ticket.end()
+    registry.reap()
+    assert not registry.snapshot.workers
+    assert registry.drain(A) is None and registry.remove(A) is None
+
+
+def test_illegal_transitions_are_refused() -> None:
+    for before in WorkerStatus:
+        for after in WorkerStatus:
+            view = WorkerView(url=A, name="a", life=1, status=before, identity=M, source="static", load=WorkerLoad())
+            if after is before or after in LEGAL_TRANSITIONS[before]:
+                assert view.moved(after).status is after
+            else:
+                with pytest.raises(ValueError, match="not a legal transition"):
+                    view.moved(after)
+
+
+def test_reports_show_what_others_sent() -> None:
+    load = WorkerLoad()
+    load.begin(100, None)
+    load.told(LoadReport(running_requests=1, waiting_requests=3, waiting_tokens=350))
+    assert (load.requests, load.others_tokens) == (4, 250)
+    load.told(LoadReport())
+    assert (load.requests, load.others_tokens) == (1, 0)
+
+
+class Ledger(RuleBasedStateMachine):
+    """Whatever happens to tickets, the ledger is the sum of those that are open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.load = WorkerLoad()
+        self.open: dict[Ticket, int] = {}
+        self.release: dict[Ticket, float] = {}
+        self.now_s = 0.0
+        self.begun = 0
+
+    @rule(tokens=st.integers(0, 100), release_in_s=st.none() | st.integers(0, 5))
+    def begin(self, tokens: int, release_in_s: int | None) -> None:
+        release_s = None if release_in_s is None else self.now_s + release_in_s
+        ticket = self.load.begin(tokens, release_s)
+        self.open[ticket] = tokens
+        self.begun += 1
+
+    @rule(data=st.data(), again=st.booleans())
+    def end(self, data: st.DataObject, again: bool) -> None:
+        if self.open:
+            ticket = data.draw(st.sampled_from(list(self.open)))
+            del self.open[ticket]
+            ticket.end()
+            if again:
+                ticket.prefilled()
+                ticket.end()
+
+    @rule(data=st.data())
+    def prefilled(self, data: st.DataObject) -> None:
+        if self.open:
+            ticket = data.draw(st.sampled_from(list(self.open)))
+            self.open[ticket] = 0
+            ticket.prefilled()
+
+    @rule(seconds=st.integers(0, 3))
+    def time_passes(self, seconds: int) -> None:
+        self.now_s += seconds
+        self.load.expire(self.now_s)
+
+    @invariant()
+    def sums_hold(self) -> None:
+        assert self.load.inflight == len(self.open)
+        assert self.load.sent_total == self.begun
+        assert 0 <= self.load.pending_tokens <= sum(self.open.values())
+
+    @invariant()
+    def nothing_waits_for_ever(self) -> None:
+        self.load.expire(self.now_s + 100)
+        assert self.load.pending_tokens == sum(
+            tokens for ticket, tokens in self.open.items() if ticket.release_s is None
+        )
+        self.open = {ticket: 0 if ticket.release_s is not None else tokens for ticket, tokens in self.open.items()}
+
+
+TestLedger = Ledger.TestCase
+TestLedger.settings = settings(max_examples=50, deadline=None)
