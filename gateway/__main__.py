@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Sequence
 
+from common import logs
 from common.errors import UserError
+from common.process import set_title
 from common.settings import load
 from gateway.config import GatewaySettings
 from gateway.server import run
-
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,7 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     try:
         settings = load(GatewaySettings, arguments, os.environ, prog="canopy gateway").settings
-        logging.basicConfig(level=settings.log_level.upper(), format=_LOG_FORMAT)
+        set_title("canopy-gateway")
+        logs.setup(settings.log_level)
         run(settings)
     except UserError as error:
         print(f"canopy gateway: {error}", file=sys.stderr)

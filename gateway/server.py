@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import signal
 import socket
@@ -15,32 +14,13 @@ from types import FrameType
 import uvicorn
 import uvloop
 
-from common.errors import UserError
+from common.process import bind_port, url_of
 from gateway.app import Gateway, build
 from gateway.config import GatewaySettings
 from gateway.proxy.accelerate import accelerate
 
 _LOG = logging.getLogger("gateway")
-_BACKLOG = 2048
 _CLOSING_S = 2  # for connections to close after the last answer
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises UserError if the address cannot be had."""
-    sock: socket.socket | None = None
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        sock = socket.socket(family, kind)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(_BACKLOG)
-    except OSError as error:
-        if sock is not None:
-            sock.close()
-        reason = "it is already in use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
-        raise UserError(f"Cannot listen on {host} port {port}: {reason}; choose another --port or --host.") from None
-    sock.setblocking(False)
-    return sock
 
 
 class GatewayServer(uvicorn.Server):
@@ -101,14 +81,15 @@ async def serve(settings: GatewaySettings, sock: socket.socket) -> None:
     """Serve until told to stop."""
     gateway = build(settings)
     server = GatewayServer(uvicorn_config(gateway), gateway)
-    host, port = sock.getsockname()[:2]
-    _LOG.info("Gateway listening on http://%s:%d, policy %s", host, port, settings.policy)
+    _LOG.info("Gateway listening on %s, policy %s", url_of(sock), settings.policy)
     async with gateway.running():
         await server.serve(sockets=[sock])
 
 
 def run(settings: GatewaySettings) -> None:
     """Bind, then serve until told to stop. Raises UserError before anything runs."""
-    sock = bind(settings.host, settings.port)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with (
+        bind_port(settings.host, settings.port) as sock,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
         runner.run(serve(settings, sock))

@@ -139,7 +139,6 @@ async def test_access_log_is_one_line_a_request() -> None:
         (["--no-such-flag"], "no-such-flag"),
         (["--health-interval-s", "0"], "--health-interval-s"),
         (["--worker-urls", "http://h:1", "--ray-address", "auto"], "not both"),
-        (["--host", "192.0.2.77"], "192.0.2.77"),
     ],
 )
 def test_faults_of_the_user_are_one_sentence(
@@ -151,11 +150,13 @@ def test_faults_of_the_user_are_one_sentence(
     assert says in lines[0] and lines[0].endswith(".")
 
 
-def test_a_taken_port_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_addresses_that_cannot_be_had_are_one_sentence() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        port = taken.getsockname()[1]
-        assert main(["--port", str(port)]) == 2
-    error = capsys.readouterr().err
-    assert f"port {port}: it is already in use" in error
+        for host, port in (("127.0.0.1", taken.getsockname()[1]), ("192.0.2.77", 0)):
+            command = [sys.executable, "-m", "gateway", "--host", host, "--port", str(port)]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=START_TIMEOUT_S)
+            assert (done.returncode, done.stdout) == (2, "")
+            assert done.stderr.startswith(f"canopy gateway: Cannot listen on {host}:{port}: ")
+            assert len(done.stderr.splitlines()) == 1

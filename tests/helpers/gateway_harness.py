@@ -11,9 +11,10 @@ from typing import Any
 
 import httpx
 
+from common.process import bind_port
 from gateway.app import Gateway, build
 from gateway.config import GatewaySettings
-from gateway.server import GatewayServer, bind, uvicorn_config
+from gateway.server import GatewayServer, uvicorn_config
 from tests.helpers.fake_worker import MODEL, FakeWorker
 from tests.helpers.processes import until
 
@@ -116,7 +117,7 @@ async def running_gateway(
     urls = [worker if isinstance(worker, str) else worker.url for worker in workers]
     values = {"policy": "round_robin", "health_interval_s": 0.2, **settings}
     gateway = build(GatewaySettings(worker_urls=urls, **values))
-    sock = bind("127.0.0.1", 0)
+    sock = bind_port("127.0.0.1", 0)
     port = sock.getsockname()[1]
     config = uvicorn_config(gateway)
     assert (config.http != "httptools") == values.get("fast_path", True), "the fast path's self-check failed"
