@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/pip install -qq --disable-pip-version-check
 
 # Where torch comes from, if not from pip's own index: the CPU build is much smaller than the CUDA one.
 TORCH_INDEX_URL ?=
@@ -40,7 +40,7 @@ status: $(STAMP) ## Show the running fleet
 	@$(BIN)/canopy status
 
 test: $(STAMP) ## The whole test suite that needs no GPU
-	@$(BIN)/pytest -m "not gpu"
+	@$(BIN)/pytest -m "not gpu" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-gpu: $(STAMP) ## Tests that need a CUDA GPU
 	@$(BIN)/pytest -m gpu
