@@ -63,7 +63,7 @@ def make_checkpoint(directory: Path, config: dict[str, Any], seed: int) -> None:
                 weight.normal_(0.0, 1.0 / weight.shape[1] ** 0.5)
             else:
                 weight.normal_(0.0, 0.5)
-        model.lm_head.weight.mul_(torch.randn(len(model.lm_head.weight), 1, device="cuda").mul_(1.5).exp_())
+        model.lm_head.weight.mul_(torch.randn(len(model.lm_head.weight), 1, device="cuda").mul_(2.0).exp_())
     tensors = {name: weight.detach().to(torch.bfloat16).contiguous().cpu() for name, weight in model.named_parameters()}
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
 

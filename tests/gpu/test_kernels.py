@@ -15,6 +15,7 @@ from worker.layers.cuda.gemv import GemvTile, gemv
 from worker.layers.cuda.merge import merge_prefix
 from worker.layers.cuda.norm import add_rms_norm, rms_norm
 from worker.layers.cuda.rope import rotate_and_store
+from worker.layers.cuda.sample import sample_into
 from worker.layers.cuda.tables import decode_inputs, write_pages
 
 _BF16 = torch.bfloat16
@@ -203,3 +204,45 @@ def test_decode_attention(device: torch.device, length: int) -> None:
         scores = rotated[i].float().unsqueeze(1) @ keys.transpose(1, 2) / head_dim**0.5
         expected_out = (scores.softmax(-1) @ values).squeeze(1)
         assert _error(out[i].view(q_heads, head_dim), expected_out) < 1e-2
+
+
+def test_draws_invert_the_filtered_distribution(device: torch.device) -> None:
+    vocab, rows = 9_000, 6
+    logits = torch.randn(rows, vocab, device=device) * 3
+    at = torch.tensor([4, 0, 2, 5, 3], dtype=torch.int32, device=device)
+    wishes = torch.tensor(
+        [
+            [0.7, 1.0, 0.0, 0.3],
+            [1.0, 0.8, 0.0, 0.9],
+            [1.3, 1.0, 0.2, 0.5],
+            [1.0, 0.9, 0.05, 0.99],
+            [0.5, 0.7, 0.0, 0.01],
+        ],
+        device=device,
+    )
+    top_k = torch.tensor([vocab, vocab, 40, 100, 3], dtype=torch.int32, device=device)
+    out = torch.zeros(rows, dtype=torch.int32, device=device)
+    out[5] = -1
+    places = torch.tensor([7, 6, 5, 4, 3, 2], dtype=torch.int32, device=device)
+    next_tokens = torch.full((9,), -7, dtype=torch.int32, device=device)
+    sample_into(logits, at, wishes, top_k, places, out, next_tokens)
+    for i, row in enumerate(at.tolist()):
+        if row == 5:
+            assert int(out[row]) == -1
+            continue
+        temperature, top_p, min_p, uniform = wishes[i].double().tolist()
+        probs = (logits[row].double() / temperature).softmax(-1)
+        best, order = probs.sort(descending=True)
+        kept = (
+            (torch.arange(vocab, device=device) < top_k[i])
+            & (best.cumsum(0) - best <= top_p)
+            & (best >= min_p * best[0])
+        )
+        filtered = torch.zeros_like(probs)
+        filtered[order[kept]] = best[kept]
+        cumulative = filtered.cumsum(0) / filtered.sum()
+        token = int(out[row])
+        assert filtered[token] > 0
+        assert cumulative[token] - filtered[token] / filtered.sum() - 1e-5 <= uniform <= cumulative[token] + 1e-5
+        assert int(next_tokens[places[row]]) == token
+    assert int(out[1]) == 0 and int(next_tokens[6]) == -7  # not asked for

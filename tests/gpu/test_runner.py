@@ -23,6 +23,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "whole prompts": {"chunked_prefill_size": -1},
     "no prefix cache": {"disable_radix_cache": True},
     "small pages": {"page_size": 1},
+    "one at a time": {"max_running_requests": 1},
 }
 
 
@@ -56,4 +57,5 @@ def test_logits_agree_with_transformers(
     assert agreement.positions > 2000
     assert agreement.relative_error < 2e-2
     assert agreement.same_top >= 0.99
-    assert (result.cached_tokens > 0) == (way != "no prefix cache")
+    # prompts that start in one step find nothing cached yet
+    assert (result.cached_tokens > 0) == (way not in ("no prefix cache", "whole prompts"))

@@ -13,7 +13,7 @@ NEW_TOKEN_RATIO_DECAY_STEPS = 600
 RETRACT_DECODE_STEPS = 20
 # Output tokens of one request that admission reserves at most (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION).
 CLIP_MAX_NEW_TOKENS = 4096
-# Waiting requests above which lpm falls back to fcfs, to bound the cost of matching.
+# Waiting requests above which lpm goes by arrival, to bound the cost of matching.
 LPM_MAX_WAITING = 128
 # A request with at most this many cached tokens counts as cold for in-batch grouping
 # (IN_BATCH_PREFIX_CACHING_CHECK_THRESHOLD).

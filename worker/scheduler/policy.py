@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, Protocol
 
 from worker.cache.prefix import TOKEN_BYTES, PrefixCache
@@ -14,6 +14,8 @@ from worker.scheduler.constants import (
 )
 from worker.scheduler.queue import WaitingQueue
 from worker.scheduler.request import Request
+
+_FOLLOWS = (2, 0)  # rank of a cold request that starts like one ahead of it
 
 
 class QueuePolicy(Protocol):
@@ -43,7 +45,7 @@ class LongestPrefixMatch:
 
     Of cold requests that start alike, one goes ahead and the others follow once its prompt is cached. Retracted
     requests and those passed by LPM_MAX_OVERTAKEN later arrivals go before all others. With more than LPM_MAX_WAITING
-    waiting it is arrival order.
+    waiting it is arrival order, followers of cold starts still excepted.
     """
 
     def __init__(self, cache: PrefixCache) -> None:
@@ -52,12 +54,22 @@ class LongestPrefixMatch:
         self._shared_bytes = -(-IN_BATCH_SHARED_TOKENS // page) * page * TOKEN_BYTES
 
     def order(self, waiting: WaitingQueue, starting: Iterable[Request]) -> Iterable[Request]:
-        if len(waiting) > LPM_MAX_WAITING:
-            return waiting
         heads = {self._head(request) for request in starting}
+        if len(waiting) > LPM_MAX_WAITING:
+            return self._by_arrival(waiting, heads)
         ranked = [(self._rank(request, heads), request) for request in waiting]
         ranked.sort(key=lambda pair: pair[0])  # stable: queue order among equals
         return [request for _, request in ranked]
+
+    def _by_arrival(self, waiting: WaitingQueue, heads: set[tuple[str | None, bytes]]) -> Iterator[Request]:
+        """Arrival order, but cold requests that start like one ahead come last. Matches only what is looked at."""
+        followers = []
+        for request in waiting:
+            if self._rank(request, heads) == _FOLLOWS:
+                followers.append(request)
+            else:
+                yield request
+        yield from followers
 
     def on_admitted(self, admitted: Sequence[Request], waiting: WaitingQueue) -> None:
         if len(waiting) > LPM_MAX_WAITING:
@@ -73,7 +85,7 @@ class LongestPrefixMatch:
         if matched <= IN_BATCH_CHECK_TOKENS and len(request.fill_key) >= self._shared_bytes:
             head = self._head(request)
             if head in heads:
-                return (2, 0)
+                return _FOLLOWS
             heads.add(head)
         return (1, -matched)
 

@@ -92,6 +92,12 @@ def test_above_128_waiting_it_is_fcfs() -> None:
     assert order(cache, *waiting, make_request([1], "one more"), warm)[0] == "r0"
 
 
+def test_above_128_waiting_cold_requests_that_start_alike_still_wait() -> None:
+    waiting = [make_request([n % 2] * 32 + [n], f"r{n}") for n in range(130)]
+    assert order(cache_with(), *waiting)[:3] == ["r0", "r1", "r2"]
+    assert order(cache_with(), cold("x", 7), *waiting, starting=(cold("a", 0),))[:3] == ["x", "r1", "r0"]
+
+
 def test_a_retracted_request_goes_first() -> None:
     retracted = make_request([9], "retracted")
     retracted.refill()

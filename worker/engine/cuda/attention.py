@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +60,10 @@ class CudaAttention:
         self._prefill_space = Workspace(device, float_bytes=wide)
         self._prefix_space = Workspace(device, float_bytes=wide)
         self.current: AttentionPass | None = None
+        self.side_by_side = True
+        self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._forked = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._joined = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def plan_decode(self, arrays: DecodeArrays, pages: PageIndex, upload: Upload, *, captured: bool) -> PlannedRun:
         """`pages` are the device twins of `arrays`. `captured`: for a graph of as many sequences."""
@@ -115,22 +121,29 @@ class CudaAttention:
         rotate_and_store(q, k, v, self.cos_sin, now.positions, now.slots, keys, values, rotated, packed_out=packed)
         out = torch.empty_like(rotated)
         count = now.num_decode
+        both = now.decode is not None and now.prefill is not None and self.side_by_side
+        if now.prefill is not None:
+            with self._beside() if both else nullcontext():
+                self._attend_chunks(now.prefill, rotated[count:], keys, values, out[count:])
         if now.decode is not None:
             self._attend_decodes(now, rotated[:count], packed, keys, values, out[:count])
-        if now.prefill is not None:
-            run = now.prefill
-            self._prefill.run(
-                self._prefill_space,
-                run.handle,
-                rotated[count:],
-                keys,
-                values,
-                run.pages,
-                out[count:],
-                None,
-                causal=True,
-            )
+        if both:
+            torch.cuda.current_stream().wait_event(self._joined)
         return out.flatten(1)
+
+    @contextmanager
+    def _beside(self) -> Iterator[None]:
+        """Launch on a second stream: chunks are bound by arithmetic, decodes by memory, so they share the GPU well."""
+        self._forked.record()
+        self._side.wait_event(self._forked)
+        with torch.cuda.stream(self._side):
+            yield
+            self._joined.record()
+
+    def _attend_chunks(
+        self, run: PlannedRun, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor
+    ) -> None:
+        self._prefill.run(self._prefill_space, run.handle, q, keys, values, run.pages, out, None, causal=True)
 
     def _attend_decodes(
         self,

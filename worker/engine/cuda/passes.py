@@ -24,6 +24,7 @@ from worker.models.llama import LlamaModel
 MAX_GROUPS = 32
 # int32s a pass stages beside its page lists: for each decode, each token and each group
 _PER_DECODE, _PER_TOKEN, _PER_GROUP, _SLACK = 16, 4, 4, 256
+_GRAPH_PAGE_WRITES = 1 << 16  # a decode that carries more runs without a graph
 
 Int64s = npt.NDArray[np.int64]
 
@@ -73,6 +74,11 @@ class Passes:
         pages = int((-(-chunks // self._table.page_size)).sum()) + sum(len(group.pages) for group in grouping.groups)
         per_row = _PER_DECODE * (size + len(batch.rows)) + _PER_GROUP * MAX_GROUPS
         return pages + per_row + _PER_TOKEN * batch.num_tokens + batch.page_writes.size + _SLACK
+
+    def max_graph_staging(self, max_size: int) -> int:
+        """What `staging_size` can be for a batch of up to `max_size` decodes with few page writes."""
+        groups = MAX_GROUPS * (int(self._table.pages.shape[1]) + _PER_GROUP)
+        return groups + 2 * (_PER_DECODE + _PER_TOKEN) * max_size + _SLACK + _GRAPH_PAGE_WRITES * 3
 
     def build(self, batch: ForwardBatch, grouping: Grouping, shape: PassShape, upload: Upload) -> DevicePass:
         """Stage the arrays, send them, plan attention. Decodes stand in the order of `grouping`.

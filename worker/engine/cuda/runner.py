@@ -15,7 +15,7 @@ from worker.attention.kv_pool import KVPool
 from worker.config import WorkerSettings
 from worker.engine.batch import ForwardBatch, Int32s, RunnerInfo, StepFailed, StepResult
 from worker.engine.cuda.attention import CudaAttention
-from worker.engine.cuda.cascade import alone
+from worker.engine.cuda.cascade import Grouping, alone
 from worker.engine.cuda.graph_sizes import cascade_sizes, graph_sizes
 from worker.engine.cuda.graphs import DecodeGraphs, GraphKey
 from worker.engine.cuda.memory import GpuMemory, size_pool
@@ -96,6 +96,7 @@ class CudaRunner:
         self._staging = Staging(_STAGED_INTS, device)
         self._results = ResultSlots(size.max_rows)
         sizes = _sizes(settings, max_graph_size, size.max_rows)
+        self._graph_staging = Staging(self._passes.max_graph_staging(max((*sizes, 1))), device)
         self._head = ops.heads[-1]
         self._head.reserve(max((*sizes, _MIN_LOGIT_ROWS)))
         self._sampling = CudaSampling(config, size.max_rows, self._head, self._passes.next_tokens, device)
@@ -142,24 +143,29 @@ class CudaRunner:
         del self._model, self._passes
 
     def _launch_pass(self, batch: ForwardBatch) -> tuple[DevicePass, bool]:
+        """Also: whether a graph computes it."""
         grouping = self._groups.find(batch) if self._cascade else alone(batch.num_decode)
-        decodes_only = len(batch.rows) == batch.num_decode
-        graph = self._graphs.find(batch.num_decode, cascade=bool(grouping.groups)) if decodes_only else None
-        if graph is None:
-            shape = PassShape(batch.num_decode, captured=False, cascade=bool(grouping.groups))
-        else:
-            shape = PassShape(graph.size, captured=True, cascade=graph.cascade)
-        upload = self._staging.begin(self._passes.staging_size(batch, grouping, shape.size))
-        try:
-            work = self._passes.build(batch, grouping, shape, upload)
-        finally:
-            self._staging.end()
-        self._passes.enter_pages(work)
-        if graph is None:
-            self._passes.compute(work)
-        else:
+        cascade = bool(grouping.groups)
+        graph = None
+        if len(batch.rows) == batch.num_decode:
+            graph = self._graphs.find(batch.num_decode, cascade=cascade)
+        if graph is not None and self._passes.staging_size(batch, grouping, graph.size) <= self._graph_staging.size:
+            work = self._build(batch, grouping, PassShape(graph.size, captured=True, cascade=cascade))
+            self._passes.enter_pages(work)
             self._graphs.replay(graph)
-        return work, shape.captured
+            return work, True
+        work = self._build(batch, grouping, PassShape(batch.num_decode, captured=False, cascade=cascade))
+        self._passes.enter_pages(work)
+        self._passes.compute(work)
+        return work, False
+
+    def _build(self, batch: ForwardBatch, grouping: Grouping, shape: PassShape) -> DevicePass:
+        staging = self._graph_staging if shape.captured else self._staging
+        upload = staging.begin(self._passes.staging_size(batch, grouping, shape.size))
+        try:
+            return self._passes.build(batch, grouping, shape, upload)
+        finally:
+            staging.end()
 
     def _make_attention(
         self, config: ModelConfig, num_pages: int, page_size: int, dtype: torch.dtype, device: torch.device
@@ -183,7 +189,7 @@ class CudaRunner:
 
     def _capture(self, sizes: tuple[int, ...]) -> DecodeGraphs:
         graphs = DecodeGraphs(sizes, cascade_sizes(sizes, MIN_CASCADE_ROWS) if self._cascade else ())
-        self._passes.compute(self._idle_pass(_TRIAL, PassShape(1, captured=False, cascade=False)))
+        self._passes.compute(self._build(_TRIAL, alone(1), PassShape(1, captured=False, cascade=False)))
         torch.cuda.synchronize()
         if sizes:
             with console_progress("Capturing CUDA graphs") as progress:
@@ -192,16 +198,8 @@ class CudaRunner:
 
     def _padding(self, key: GraphKey) -> Callable[[], None]:
         """A pass of `key.size` paddings, in the memory that later passes of this key will fill."""
-        work = self._idle_pass(_NOTHING, PassShape(key.size, captured=True, cascade=key.cascade))
+        work = self._build(_NOTHING, alone(0), PassShape(key.size, captured=True, cascade=key.cascade))
         return lambda: self._passes.compute(work)
-
-    def _idle_pass(self, batch: ForwardBatch, shape: PassShape) -> DevicePass:
-        grouping = alone(batch.num_decode)
-        upload = self._staging.begin(self._passes.staging_size(batch, grouping, shape.size))
-        try:
-            return self._passes.build(batch, grouping, shape, upload)
-        finally:
-            self._staging.end()
 
 
 def _gpu() -> torch.device:

@@ -1,52 +1,107 @@
-"""Choice of tokens on the GPU: the pass itself has chosen greedily; requests that want otherwise are sampled anew."""
+"""Choice of tokens on the GPU. The pass itself has chosen greedily; what other requests want is put in its place.
+
+Random requests are drawn by one kernel without any wait. Those with penalties or ids held back take the way of
+worker/engine/sampler.py, which copies small tensors to the GPU and so waits for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import IntEnum
 
 import numpy as np
 import torch
 
 from worker.engine.batch import ForwardBatch, RowAdmission
-from worker.engine.cuda.passes import DevicePass
+from worker.engine.cuda.passes import DevicePass, Int64s
+from worker.engine.cuda.staging import Staging
+from worker.engine.noise import uniform
 from worker.engine.sampler import sample
 from worker.engine.sampling_table import SamplingTable
 from worker.layers.cuda.ops import CudaHead
+from worker.layers.cuda.sample import sample_into
 from worker.models.config import ModelConfig
+
+_STAGED_INTS = 1 << 14
+_BELOW_1 = np.nextafter(np.float32(1), np.float32(0))
+
+
+class _Kind(IntEnum):
+    """How a row's tokens are chosen."""
+
+    GREEDY = 0
+    RANDOM = 1  # drawn, nothing else
+    SPECIAL = 2  # penalties or ids held back
 
 
 class CudaSampling:
-    """Keeps each row's sampling state. Batches of plain greedy requests cost nothing here."""
+    """Keeps each row's sampling state. Batches of greedy requests cost nothing here."""
 
     def __init__(
         self, config: ModelConfig, max_rows: int, head: CudaHead, next_tokens: torch.Tensor, device: torch.device
     ) -> None:
-        self._table = SamplingTable(vocab_size=config.vocab_size, eos_token_ids=config.eos_token_ids, device=device)
+        self._special = SamplingTable(vocab_size=config.vocab_size, eos_token_ids=config.eos_token_ids, device=device)
+        self._vocab_size = config.vocab_size
         self._head = head
         self._next_tokens = next_tokens
-        self._plain = np.ones(max_rows, np.bool_)  # by row: greedy, nothing penalised, nothing held back
+        self._staging = Staging(_STAGED_INTS, device)
+        self._kind = np.zeros(max_rows, np.int8)
+        self._seed = [0] * max_rows
+        self._num_generated = np.zeros(max_rows, np.int64)
+        self._wishes = np.zeros((max_rows, 4), np.float32)  # temperature, top_p, min_p and room for the uniform number
+        self._top_k = np.zeros(max_rows, np.int32)
 
     def admit(self, admissions: Iterable[RowAdmission]) -> None:
         """Set up rows; what they held before is void."""
         for admission in admissions:
-            sampling = admission.sampling
-            plain = sampling.greedy and not sampling.has_penalties and sampling.min_new_tokens == 0
-            self._plain[admission.row] = plain
-            if not plain:
-                self._table.admit((admission,))
+            row, sampling = admission.row, admission.sampling
+            if sampling.has_penalties or sampling.min_new_tokens:
+                self._kind[row] = _Kind.SPECIAL
+                self._special.admit((admission,))
+                continue
+            self._kind[row] = _Kind.GREEDY if sampling.greedy else _Kind.RANDOM
+            self._seed[row] = admission.seed
+            self._num_generated[row] = len(admission.output_ids)
+            self._wishes[row] = sampling.temperature, sampling.top_p, sampling.min_p, 0.0
+            self._top_k[row] = sampling.top_k if 0 < sampling.top_k < self._vocab_size else self._vocab_size
 
     def choose(self, batch: ForwardBatch, work: DevicePass) -> torch.Tensor:
-        """Token ids int32 [S] of the pass; where `work` chose otherwise, the next-token table is set right."""
+        """Token ids int32 [S] of the pass, as the requests want them; the next-token table holds the same."""
         rows = batch.rows[work.sequences]
-        special = np.flatnonzero(~self._plain[rows])
-        if not len(special):
+        kinds = self._kind[rows]
+        if not kinds.any():
             return work.token_ids
-        chosen = rows[special]
-        at = torch.from_numpy(special).to(work.token_ids.device)
-        logits = self._head.latest(len(rows)).index_select(0, at)
-        tokens = sample(logits, self._table.batch(chosen))
-        self._table.record(chosen, tokens)
-        tokens = tokens.to(torch.int32).where(work.token_ids.index_select(0, at) >= 0, -1)
-        outcome = work.token_ids.index_copy(0, at, tokens)
-        self._next_tokens.index_copy_(0, work.sampled_rows.index_select(0, at).long(), tokens)
-        return outcome
+        logits = self._head.latest(len(rows))
+        self._draw(rows, np.flatnonzero(kinds == _Kind.RANDOM), logits, work)
+        self._sample_special(rows, np.flatnonzero(kinds == _Kind.SPECIAL), logits, work)
+        return work.token_ids
+
+    def _draw(self, rows: np.ndarray, at: Int64s, logits: torch.Tensor, work: DevicePass) -> None:
+        if not len(at):
+            return
+        chosen = rows[at]
+        wishes = self._wishes[chosen]
+        draws = [
+            uniform(self._seed[row], n) for row, n in zip(chosen, self._num_generated[chosen].tolist(), strict=True)
+        ]
+        wishes[:, 3] = np.minimum(np.array(draws, np.float32), _BELOW_1)
+        self._num_generated[chosen] += 1
+        upload = self._staging.begin(8 * len(at) + 64)
+        try:
+            where, top_k = upload.add(at.astype(np.int32)), upload.add(self._top_k[chosen])
+            wanted = upload.add(wishes.view(np.int32).ravel()).view(torch.float32)
+            upload.send()
+        finally:
+            self._staging.end()
+        sample_into(logits, where, wanted, top_k, work.sampled_rows, work.token_ids, self._next_tokens)
+
+    def _sample_special(self, rows: np.ndarray, at: Int64s, logits: torch.Tensor, work: DevicePass) -> None:
+        if not len(at):
+            return
+        chosen = rows[at]
+        where = torch.from_numpy(at).to(logits.device)
+        tokens = sample(logits.index_select(0, where), self._special.batch(chosen))
+        self._special.record(chosen, tokens)
+        fresh = tokens.to(torch.int32).where(work.token_ids.index_select(0, where) >= 0, -1)
+        work.token_ids.index_copy_(0, where, fresh)
+        self._next_tokens.index_copy_(0, work.sampled_rows.index_select(0, where).long(), fresh)

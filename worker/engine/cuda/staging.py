@@ -15,7 +15,6 @@ from worker.engine.batch import Int32s
 
 _ALIGN = 4  # int32s: kernels read 16 bytes at a time
 _DEPTH = 3
-_PLANS = ("decode", "prefix", "prefill")
 
 
 class StagingSlot:
@@ -24,7 +23,7 @@ class StagingSlot:
     def __init__(self, size: int) -> None:
         self.pinned = torch.zeros(size, dtype=torch.int32, pin_memory=True)
         self.host: Int32s = self.pinned.numpy()
-        self.plans = {name: pinned_plan_buffer() for name in _PLANS}
+        self.plans: dict[str, torch.Tensor] = {}
         self.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
 
@@ -54,6 +53,8 @@ class Upload:
 
     def plan_buffer(self, name: str) -> torch.Tensor:
         """Pinned memory for the plan `name`."""
+        if name not in self._slot.plans:
+            self._slot.plans[name] = pinned_plan_buffer()
         return self._slot.plans[name]
 
     def send(self) -> None:
@@ -69,8 +70,14 @@ class Staging:
         self._twin = torch.zeros(size, dtype=torch.int32, device=device)
         self._next = 0
 
+    @property
+    def size(self) -> int:
+        """int32s that fit without growing."""
+        return len(self._twin)
+
     def begin(self, needed: int) -> Upload:
-        """An upload of up to `needed` int32s. End it with `end`, whatever happens."""
+        """An upload of up to `needed` int32s. End it with `end`, whatever happens. If they do not fit, the device twin
+        moves, so graphs must have a staging of their own that never grows."""
         slot = self._slots[self._next]
         slot.copied.synchronize()
         if needed > len(slot.host):
