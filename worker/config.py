@@ -59,7 +59,7 @@ class WorkerSettings(Settings):
         ge=16,
     )
     max_running_requests: int | None = option(None, "bound on running requests", category=MEMORY, ge=1)
-    max_queued_requests: int | None = option(None, "bound on waiting requests; more get 503", category=MEMORY, ge=0)
+    max_queued_requests: int | None = option(None, "bound on waiting requests; more get 503", category=MEMORY, ge=1)
     chunked_prefill_size: int | None = option(
         None, "prompt tokens a step computes at most; -1 = no chunks", category=MEMORY, ge=-1
     )

@@ -117,7 +117,7 @@ class Engine:
         table = self._files.tokenizer.table(skip_special_tokens=ask.sampling.skip_special_tokens)
         if not ask.sampling.stop:
             self._held[request.rid] = []
-        return Answer(request, index, TextPipeline(table, ask.sampling), self._clock.now_s())
+        return Answer(request.rid, request, index, TextPipeline(table, ask.sampling), self._clock.now_s())
 
     def _receive(self, message: SchedulerMessage) -> None:
         """The scheduler's news, at the end of each step."""

@@ -6,6 +6,7 @@ It leaves its loop when told to, and dies with its parent. Signals of the termin
 from __future__ import annotations
 
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -24,6 +25,7 @@ from worker.launch.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
+_GC_THRESHOLD = 50_000  # new objects between two collections: a step makes thousands, nearly all freed by count
 _FOREVER_S = 3600.0  # an idle scheduler looks at its socket this often
 
 
@@ -74,6 +76,8 @@ def serve(settings: WorkerSettings, channel: SchedulerChannel) -> None:
             watchdog.rest()
             channel.wait(_FOREVER_S)
 
+        gc.freeze()  # the model's objects stay; looking at them again and again would cost every step
+        gc.set_threshold(_GC_THRESHOLD)
         channel.send(scheduler.ready_message())
         run(scheduler, receive, wait)
         watchdog.rest()

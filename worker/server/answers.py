@@ -14,6 +14,7 @@ from worker.server.text import TextPipeline
 class Answer:
     """Live state of one sequence. `take` is fed by whoever receives the scheduler's news, nobody else changes it."""
 
+    id: str  # the client's name for it; `request.rid` is ours
     request: GenerateRequest
     index: int  # among the sequences of its client request
     pipeline: TextPipeline
@@ -74,7 +75,7 @@ class Answer:
     def meta_info(self, now_s: float) -> dict[str, object]:
         """SGLang's meta_info of a native answer."""
         info: dict[str, object] = {
-            "id": self.request.rid,
+            "id": self.id,
             "finish_reason": finish_object(self.finish, len(self.output_ids)),
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": len(self.output_ids),

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import count
+
+import msgspec
 
 from common.clock import Clock
 from worker.ipc.messages import (
@@ -89,7 +92,11 @@ class Generation:
 
 
 class Streams:
-    """Owner of the live sequences; the only sender of GenerateRequest, AbortRequest and StopMatched."""
+    """Owner of the live sequences; the only sender of GenerateRequest, AbortRequest and StopMatched.
+
+    The scheduler knows a sequence by an id that is never used again: news of one that a client has aborted, still on
+    their way, cannot be taken for those of another to which the client gave the same id.
+    """
 
     def __init__(
         self,
@@ -104,7 +111,9 @@ class Streams:
         self._metrics = metrics
         self._clock = clock
         self._stream_interval_tokens = stream_interval_tokens
-        self._live: dict[str, tuple[Answer, Generation]] = {}
+        self._serial = count()
+        self._live: dict[str, tuple[Answer, Generation]] = {}  # by the scheduler's id
+        self._by_id: dict[str, Answer] = {}  # by the client's
         self._groups: dict[str, Generation] = {}  # by their id, which may differ from the rids of their sequences
         self._idle = asyncio.Event()
         self._idle.set()
@@ -116,16 +125,17 @@ class Streams:
 
     def start(self, group_id: str, requests: Sequence[GenerateRequest], *, stream: bool) -> Generation:
         """Send sequences to the scheduler. Raises RequestFault if one of the ids is in use."""
-        used = next((r for r in (group_id, *(q.rid for q in requests)) if r in self._groups or r in self._live), None)
+        used = next((r for r in (group_id, *(q.rid for q in requests)) if r in self._groups or r in self._by_id), None)
         if used is not None:
             raise RequestFault(400, f"The request id {used!r} is in use.", param="rid")
         now_s = self._clock.now_s()
-        answers = [Answer(r, i, self._pipeline(r), now_s) for i, r in enumerate(requests)]
+        answers = [Answer(r.rid, self._renamed(r), i, self._pipeline(r), now_s) for i, r in enumerate(requests)]
         generation = Generation(self, group_id, answers, self._stream_interval_tokens if stream else None)
         self._groups[group_id] = generation
         self._idle.clear()
         for answer in answers:
             self._live[answer.request.rid] = (answer, generation)
+            self._by_id[answer.id] = answer
             self._send(answer.request)
         return generation
 
@@ -151,8 +161,8 @@ class Streams:
         """End a client's request, or one sequence, by its exact id. An unknown id is ignored."""
         if (generation := self._groups.get(rid)) is not None:
             generation.abort(400, "The request was aborted.")
-        elif (entry := self._live.get(rid)) is not None:
-            self.abort_answer(entry[0], 400, "The request was aborted.")
+        elif (answer := self._by_id.get(rid)) is not None:
+            self.abort_answer(answer, 400, "The request was aborted.")
 
     def abort_all(self, status: int, message: str) -> None:
         """End every request."""
@@ -188,6 +198,7 @@ class Streams:
 
     def _end(self, answer: Answer) -> None:
         _, generation = self._live.pop(answer.request.rid)
+        del self._by_id[answer.id]
         assert answer.finish is not None
         aborted = answer.finish.kind == "abort"
         e2e_s = self._clock.now_s() - answer.started_s
@@ -196,6 +207,9 @@ class Streams:
             del self._groups[generation.id]
         if not self._live:
             self._idle.set()
+
+    def _renamed(self, request: GenerateRequest) -> GenerateRequest:
+        return msgspec.structs.replace(request, rid=f"{request.rid}#{next(self._serial)}")
 
     def _pipeline(self, request: GenerateRequest) -> TextPipeline:
         table = self._tokenizer.table(skip_special_tokens=request.sampling.skip_special_tokens)

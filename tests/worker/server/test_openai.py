@@ -105,7 +105,9 @@ async def test_a_stop_string_ends_the_sequence_in_the_scheduler(tokenizer: Token
     async with serving(tokenizer, "say STOP and more and more") as app:
         answer = (await app.post(TEXT, prompt="hi", stop="STOP", max_tokens=200)).json()
         num_tokens = len(tokenizer.encode("say STOP"))
-        assert app.scheduler.of_kind(StopMatched) == [StopMatched(rid=answer["id"], num_output_tokens=num_tokens)]
+        [request] = app.scheduler.of_kind(GenerateRequest)
+        assert isinstance(request, GenerateRequest) and request.rid.startswith(answer["id"])
+        assert app.scheduler.of_kind(StopMatched) == [StopMatched(rid=request.rid, num_output_tokens=num_tokens)]
         assert app.scheduler.live == {}
     assert answer["choices"][0]["matched_stop"] == "STOP"
     assert answer["usage"]["completion_tokens"] == num_tokens
