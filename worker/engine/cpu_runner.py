@@ -14,8 +14,8 @@ from worker.attention.torch_native import TorchNativeAttention
 from worker.config import WorkerSettings
 from worker.engine import inputs
 from worker.engine.batch import ForwardBatch, RunnerInfo, StepFailed, StepResult
+from worker.engine.cpu_tuning import keep_freed_memory
 from worker.engine.loading import build_model, compute_dtype, open_weights
-from worker.engine.malloc import keep_freed_memory
 from worker.engine.memory import cpu_pool_size, kv_bytes_per_token
 from worker.engine.next_tokens import NextTokens
 from worker.engine.page_table import PageTable
