@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,8 +27,7 @@ class ReplicaProcess:
     def __init__(self, model: Path | str, folder: Path, *flags: str, wait: bool = True) -> None:
         self.log_file = folder / "replica.log"
         self.ready_file = folder / "ready.json"
-        self.temporary = folder / "tmp"
-        self.temporary.mkdir()
+        self.temporary = Path(tempfile.mkdtemp(prefix="replica-"))  # a short path: sockets lie below it
         command = [sys.executable, "-m", "worker", "--model-path", str(model), "--port", "0", "--cpu-threads", "1"]
         command += ["--ready-file", str(self.ready_file), *flags]
         env = os.environ | {"TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1"}
@@ -105,4 +106,6 @@ def replica(model: Path | str, folder: Path, *flags: str, wait: bool = True) -> 
                 running.process.kill()
                 running.process.wait()
         assert_all_end(seen, 5)
-        assert list(running.temporary.glob("canopy*")) == []
+        left = list(running.temporary.glob("canopy*"))
+        shutil.rmtree(running.temporary)
+        assert left == []
