@@ -39,7 +39,7 @@ def become_subreaper() -> None:
 
 def descendants() -> list[psutil.Process]:
     """Every process below this one, zombies left out."""
-    return [p for p in psutil.Process().children(recursive=True) if _is_alive(p)]
+    return [p for p in psutil.Process().children(recursive=True) if is_alive(p)]
 
 
 def end_descendants(grace_s: float) -> list[int]:
@@ -143,7 +143,8 @@ def _signal_all(processes: Sequence[psutil.Process], number: int) -> None:
             continue
 
 
-def _is_alive(process: psutil.Process) -> bool:
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs; a zombie does not."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

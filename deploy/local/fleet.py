@@ -30,8 +30,8 @@ _RPC_TIMEOUT_S = 30.0
 _DRAIN_MARGIN_S = 5.0  # beyond the gateway's own grace time
 
 
-class StartError(Exception):
-    """The fleet did not come up, and not by the user's fault."""
+class FleetError(Exception):
+    """The fleet did not come up or cannot go on, and not by the user's fault."""
 
 
 class LocalFleet:
@@ -42,17 +42,20 @@ class LocalFleet:
         self._progress = progress
         self._run_dir = Path(plan.run_dir)
         self._controller: Any = None
+        self._node: RayNode | None = None
         self._gateway: GatewayProcess | None = None
         self._stop_requested = False
 
     def start(self) -> None:
-        """From nothing to a fleet that serves. Raises UserError or StartError."""
+        """From nothing to a fleet that serves. Raises UserError or FleetError."""
         plan, progress = self._plan, self._progress
         os.environ["TMPDIR"] = str(self._run_dir)  # all temporary files of the fleet go with its directory
         model_path = prepare(ModelSource(path=plan.source_path))
         threads = plan.worker_values.get("cpu_threads") or max(1, len(os.sched_getaffinity(0)) // plan.replicas)
         progress.line("starting Ray")
-        node = start_ray(self._run_dir, plan.token_file, num_cpus=max(os.cpu_count() or 1, threads * plan.replicas))
+        self._node = node = start_ray(
+            self._run_dir, plan.token_file, num_cpus=max(os.cpu_count() or 1, threads * plan.replicas)
+        )
         _exit_on_sigterm()  # Ray has put its own handler there
         spec = self._replica_spec(node, model_path, threads)
         from deploy.fleet.controller import start_controller
@@ -63,18 +66,19 @@ class LocalFleet:
         self._wait_until_ready()
 
     def run(self) -> None:
-        """Tend the fleet until SIGTERM, then let running requests finish."""
+        """Tend the fleet until SIGTERM, then let running requests finish. Raises FleetError if Ray dies."""
+        assert self._gateway is not None
         signal.signal(signal.SIGTERM, self._request_stop)
         version = 0
         while not self._stop_requested:
             snapshot = self._watch(version)
             version = snapshot.version
             self._progress.replicas(snapshot.replicas)
-            if self._gateway and (event := self._gateway.tend()):
+            if event := self._gateway.tend():
                 self._progress.line(event)
+            self._check_ray()
         self._progress.line("stopping: running requests may finish; Ctrl-C again ends them")
-        if self._gateway:
-            self._gateway.stop(self._plan.shutdown_grace_s + _DRAIN_MARGIN_S)
+        self._gateway.stop(self._plan.shutdown_grace_s + _DRAIN_MARGIN_S)
 
     def _replica_spec(self, node: RayNode, model_path: str, threads: int) -> ReplicaSpec:
         plan = self._plan
@@ -129,6 +133,7 @@ class LocalFleet:
         wanted = self._plan.replicas
         try:
             while True:
+                self._check_ray()
                 status = self._status()
                 self._progress.replicas([r.record for r in status.replicas])
                 self._check_start(status)
@@ -140,19 +145,24 @@ class LocalFleet:
         finally:
             self._progress.done_waiting()
 
+    def _check_ray(self) -> None:
+        assert self._node is not None
+        if name := self._node.lost_process():
+            raise FleetError(f"Ray's {name} has ended, so no replica could be restarted; the fleet ends.")
+
     def _check_start(self, status: FleetStatus) -> None:
         """Raise if waiting longer is pointless."""
         assert self._gateway is not None
         if (code := self._gateway.exit_code()) is not None:
             words = self._gateway.last_words()
-            raise UserError(words) if code == 2 else StartError(f"the gateway ended: {words}")
+            raise UserError(words) if code == 2 else FleetError(f"the gateway ended: {words}")
         for replica in status.replicas:
             last = replica.log_tail[-1] if replica.log_tail else replica.record.message
             if replica.is_given_up:
                 raise UserError(last)
             if replica.is_crash_looping:
                 lines = "\n".join(f"  {line}" for line in replica.log_tail)
-                raise StartError(
+                raise FleetError(
                     f"{replica.record.replica_id} does not start: {replica.record.message}.\n"
                     f"The last lines of {replica.log_path}:\n{lines}"
                 )
@@ -169,7 +179,7 @@ class LocalFleet:
 
         try:
             answer = ray.get(self._controller.watch.remote(version, 1.0), timeout=_RPC_TIMEOUT_S)
-        except ray.exceptions.RayActorError:  # Ray restarts it
+        except ray.exceptions.RayError:  # Ray restarts the controller
             time.sleep(_POLL_S)
             return FleetSnapshot(version=version, replicas=[])
         return msgspec.msgpack.decode(answer, type=FleetSnapshot)
@@ -207,7 +217,7 @@ def main(plan_file: Path) -> int:
     except UserError as error:
         print(error if str(error).startswith("canopy") else f"canopy: {error}", file=errors)
         return 2
-    except StartError as error:
+    except FleetError as error:
         print(f"canopy: {error}", file=errors)
         return 1
     return 0

@@ -24,6 +24,7 @@ from worker.models.paths import cache_root
 
 _SHORT_TMP = "/tmp"  # Ray puts Unix sockets, whose paths are limited to 107 bytes, some 70 below its directory
 _LONGEST_TMP = 20
+_SHOW_CURSOR = "\x1b[?25h"
 WORKER_COMMAND = [sys.executable, "-P", "-m", "worker"]
 
 
@@ -40,6 +41,8 @@ def serve(argv: Sequence[str], env: Mapping[str, str], *, worker_command: list[s
     finally:
         remove_all(run_dir)
         remove_all(fleet_file)
+        if sys.stdout.isatty():
+            sys.stdout.write(_SHOW_CURSOR)  # it may have been stopped while it showed progress
     if outcome.was_stopped:
         return 0
     if outcome.code not in (0, 1, 2):

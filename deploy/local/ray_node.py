@@ -8,11 +8,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from deploy.environment import ray_environment
 from deploy.local.plan import write_private
+from deploy.processes import is_alive
 
 # Ray replaces 127.0.0.1 by the machine's outer address; any other loopback address it keeps.
 _NODE_ADDRESS = "127.0.0.2"
+_ESSENTIAL = ("gcs_server", "raylet")
 _OBJECT_STORE_BYTES = 80 * 2**20  # messages only; Ray's minimum is 75 MiB
 
 
@@ -22,6 +26,11 @@ class RayNode:
 
     address: str
     gpus: int
+    processes: tuple[psutil.Process, ...]  # without one of these nothing can be restarted
+
+    def lost_process(self) -> str | None:
+        """The name of an essential process that has ended."""
+        return next((name for name, p in zip(_ESSENTIAL, self.processes, strict=True) if not is_alive(p)), None)
 
 
 def start_ray(run_dir: Path, token_file: Path, num_cpus: int) -> RayNode:
@@ -43,4 +52,12 @@ def start_ray(run_dir: Path, token_file: Path, num_cpus: int) -> RayNode:
         _temp_dir=str(temp_dir),
         _node_ip_address=_NODE_ADDRESS if sys.platform.startswith("linux") else None,
     )
-    return RayNode(context.address_info["gcs_address"], int(ray.cluster_resources().get("GPU", 0)))
+    return RayNode(
+        address=context.address_info["gcs_address"],
+        gpus=int(ray.cluster_resources().get("GPU", 0)),
+        processes=tuple(_child(name) for name in _ESSENTIAL),
+    )
+
+
+def _child(name: str) -> psutil.Process:
+    return next(p for p in psutil.Process().children() if p.name() == name)

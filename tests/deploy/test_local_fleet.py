@@ -150,8 +150,8 @@ def test_a_killed_controller_costs_nothing(served_fleet: ServedFleet) -> None:
 
 
 def test_a_killed_gateway_is_started_again(served_fleet: ServedFleet) -> None:
-    (gateway,) = [p for p in served_fleet.tree().with_command("-m gateway") if "deploy.guard" not in p.cmdline()]
-    gateway.kill()
+    guard = next(p for p in served_fleet.tree().with_command("-m gateway") if "deploy.guard" in p.cmdline())
+    guard.children()[0].kill()
     wait_until(lambda: len(ready_incarnations(served_fleet)) == 2, 30, "the gateway knows both replicas again")
     assert chat(served_fleet).status_code == 200
     assert "gateway: started again" in served_fleet.text
@@ -184,20 +184,25 @@ def test_ctrl_c_lets_a_running_stream_finish_and_leaves_nothing(tiny_chat_model:
     ]
 
 
-@pytest.mark.parametrize("victim", ["launcher", "fleet process"])
-def test_nothing_outlives_a_killed_launcher(victim: str, tmp_path: Path, tiny_chat_model: Path) -> None:
+@pytest.mark.parametrize("victim", ["launcher", "fleet process", "raylet"])
+def test_nothing_outlives_the_death_of_what_holds_it_together(
+    victim: str, tmp_path: Path, tiny_chat_model: Path
+) -> None:
     """During the start, when most is in flux."""
     fleet = ServedFleet(str(tiny_chat_model), "--port", "0", cache=tmp_path, stand_in=True)
     try:
         wait_until(lambda: "replica-0: starting" in fleet.text, 90, "the replica is starting")
         tree = fleet.tree()
         inner = tree.with_command("deploy.local.fleet")
-        process = tree.processes[0] if victim == "launcher" else inner[-1]
+        (raylet,) = [p for p in tree.processes if p.name() == "raylet"]
+        process = {"launcher": tree.processes[0], "fleet process": inner[-1], "raylet": raylet}[victim]
         run_dir = Path(inner[0].cwd())
         process.kill()
         assert_all_end(tree.pids, 10)
         wait_until(lambda: not run_dir.exists(), 5, "its directory is removed")
-        fleet.wait()
+        assert fleet.wait() == {"launcher": -signal.SIGKILL}.get(victim, 1)
+        if victim == "raylet":
+            assert "canopy: Ray's raylet has ended" in fleet.text
     finally:
         fleet.kill()
 
