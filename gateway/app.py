@@ -75,7 +75,7 @@ def build(
         interval_s=settings.health_interval_s,
         timeout_s=settings.health_timeout_s,
         max_failures=settings.health_max_failures,
-        on_probe_failure=metrics.probe_failures.inc,
+        on_probe_failure=metrics.probe_failed,
     )
     forwarder = Forwarder(
         router=Router(registry, make_policy(settings, clock, rng or random.Random())),

@@ -106,6 +106,8 @@ class WorkerLoad:
     def expire(self, now_s: float) -> None:
         """Let go of prefill work whose estimated time is over. Cheap; call before reading `pending_tokens`."""
         expiring = self._expiring
+        if not expiring:
+            return
         while expiring and (expiring[0].ended or (expiring[0].release_s or 0.0) <= now_s):
             expiring.popleft().prefilled()
 

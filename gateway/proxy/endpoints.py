@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from urllib.parse import parse_qs
 
@@ -23,6 +24,8 @@ _TOOL_PATHS = {
     "/get_server_info": "GET",
 }
 _MAX_ID_BYTES = 128
+_ID_START = secrets.token_hex(4).encode()  # of this process; the rest counts
+_ID_NUMBERS = itertools.count(secrets.randbits(32))
 
 
 def is_proxied(method: str, path: str) -> bool:
@@ -35,7 +38,7 @@ def request_id_of(headers: Headers) -> bytes:
     for name, value in headers:
         if name == REQUEST_ID_HEADER and 0 < len(value) <= _MAX_ID_BYTES and value.isascii():
             return value
-    return secrets.token_hex(8).encode()
+    return b"%s%08x" % (_ID_START, next(_ID_NUMBERS) & 0xFFFFFFFF)
 
 
 def inbound_of(method: str, path: str, query: bytes, headers: Headers, body: bytes, request_id: bytes) -> Inbound:

@@ -6,9 +6,9 @@ upstream connection feeds it as a Sink. Whatever happens, `_finish` runs once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import orjson
 
 from common.errors import error_body
@@ -30,8 +30,7 @@ _NOT_SENT = frozenset({FailureKind.REFUSED, FailureKind.UNREACHABLE, FailureKind
 ROUTE_HEADER, REQUEST_ID_HEADER = b"x-canopy-route", b"x-request-id"
 
 
-@dataclass(slots=True)
-class Inbound:
+class Inbound(msgspec.Struct, frozen=True):
     """A whole request as it came. Header names are in lower case; `target` is path and query."""
 
     endpoint: str
@@ -92,7 +91,7 @@ class Exchange:
     def cancel(self) -> None:
         """The client left."""
         if not self.done:
-            self._forwarder.metrics.client_disconnects.inc()
+            self._forwarder.metrics.client_disconnects += 1
             self._finish(_CLIENT_CLOSED_STATUS)
 
     def pause(self) -> None:
@@ -141,7 +140,7 @@ class Exchange:
         except RouteFault as fault:
             self._refuse(fault.status, fault.message, fault.code, fault.param)
             return
-        forwarder.metrics.chosen(choice.reason)
+        forwarder.metrics.choices[choice.reason] += 1
         self.choice = choice
         self._tried.append(choice.worker.url)
         self._attempt_start_s = now_s = forwarder.clock.now_s()
@@ -194,7 +193,7 @@ class Exchange:
         self._ticket.end()
         self._connection = None
         self._forwarder.router.policy.failed(self.choice)
-        self._forwarder.metrics.retries.labels(cause).inc()
+        self._forwarder.metrics.retries[cause] += 1
         self._attempt()
 
     # --- Sink -------------------------------------------------------------------------------------------------------

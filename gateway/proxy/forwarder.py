@@ -110,14 +110,14 @@ class Forwarder:
     def enter(self, exchange: Exchange) -> None:
         """An exchange begins."""
         self._live.add(exchange)
-        self.metrics.inflight.inc()
+        self.metrics.inflight += 1
         self.retry_budget.earn()
 
     def leave(self, exchange: Exchange, status: int) -> None:
         """An exchange is over."""
         self._live.discard(exchange)
         inbound, duration_s = exchange.inbound, self.clock.now_s() - exchange.start_s
-        self.metrics.inflight.dec()
+        self.metrics.inflight -= 1
         self.metrics.answered(inbound.endpoint, status, duration_s)
         if self._access_log.enabled:
             choice = exchange.choice
@@ -132,7 +132,7 @@ class Forwarder:
 
     def note_failure(self, worker: WorkerView, failure: Failure) -> None:
         """Tell the registry what an attempt showed about its worker."""
-        self.metrics.upstream_errors.labels(failure.kind.value).inc()
+        self.metrics.upstream_errors[failure.kind.value] += 1
         if failure.kind is FailureKind.REFUSED:
             self._registry.lost(worker.url, failure.message)
         elif failure.kind in (FailureKind.UNREACHABLE, FailureKind.CONNECT_TIMEOUT):

@@ -65,8 +65,25 @@ class ResponseHead:
         return None
 
 
+_PARSED: dict[tuple[bytes, bool], ResponseHead] = {}  # workers say the same again and again
+_MAX_PARSED = 512
+
+
 def parse_head(raw: bytes, method: str) -> ResponseHead:
-    """Parse a head without its closing blank line. `method` is the request's (HEAD has no body)."""
+    """Parse a head without its closing blank line. `method` is the request's (HEAD has no body). Raises ProtocolFault.
+
+    Do not change the result: equal heads share it.
+    """
+    key = raw, method == "HEAD"
+    head = _PARSED.get(key)
+    if head is None:
+        if len(_PARSED) >= _MAX_PARSED:
+            _PARSED.clear()
+        head = _PARSED[key] = _parse_head(raw, method)
+    return head
+
+
+def _parse_head(raw: bytes, method: str) -> ResponseHead:
     lines = _lines(raw)
     status, http_1_1 = _status_line(lines[0])
     headers: Headers = []

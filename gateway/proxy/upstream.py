@@ -117,7 +117,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink = sink
         self._head = None
         self._got_bytes = False
-        self._transport.writelines(parts)
+        self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def pause_reading(self) -> None:
         """Back-pressure: read no more until resumed."""

@@ -19,7 +19,7 @@ from gateway.routing.prices import Prices
 from gateway.routing.simple import queue_length
 
 _RELIMIT_SHARE = 0.1  # change in the length of tokens after which capacities in blocks are worked out anew
-Offer = tuple[float, float, int, WorkerView]  # price_s, work_tokens, blocks held, worker
+Offer = tuple[float, float, int, WorkerView]  # price_s, work_tokens, blocks known, worker
 
 
 class CacheAware:
@@ -38,28 +38,20 @@ class CacheAware:
     def choose(self, request: RouteRequest, snapshot: Snapshot, candidates: Sequence[WorkerView]) -> Choice:
         if snapshot.version != self._version:
             self._follow(snapshot)
-        index, prices, now_s = self._index, self._prices, self._clock.now_s()
+        index, now_s = self._index, self._clock.now_s()
         hashes = chain(request.text)
         tokens, block_tokens = self._measure(request)
-        offers: list[Offer] = []
-        for candidate in candidates:
-            held = index.matched(candidate.life, hashes)
-            uncached = max(tokens - held * block_tokens, 1.0)
-            speed = self._speed(candidate.life)
-            work_tokens = uncached + self._waiting_tokens(candidate, speed, now_s)
-            price_s = work_tokens / speed + self._running_s(candidate, speed)
-            price_s += self._displacement_s(candidate, len(hashes) - held, now_s)
-            offers.append((price_s, work_tokens, held, candidate))
+        offers = [self._offer(worker, hashes, tokens, block_tokens, now_s) for worker in candidates]
         _, work_tokens, known, worker = self._best(offers)
-        touched_s = index.touched_s(worker.life, hashes[known - 1]) if known else None
-        if touched_s is not None:
-            self._reuse_s += prices.learning_rate * (now_s - touched_s - self._reuse_s)
-        index.insert(worker.life, hashes, now_s)
+        touched_s = self._note_reuse(worker.life, hashes[known - 1], now_s) if known else None
+        if hashes:
+            index.insert(worker.life, hashes, now_s)
+        prompt_tokens = round(tokens)
         return Choice(
-            worker,
-            "prefix" if known else ("spread" if hashes else "load"),
-            prompt_tokens=round(tokens),
-            cached_tokens=min(round(known * block_tokens), max(round(tokens) - 1, 0)),
+            worker=worker,
+            reason="prefix" if known else ("spread" if hashes else "load"),
+            prompt_tokens=prompt_tokens,
+            cached_tokens=min(round(known * block_tokens), max(prompt_tokens - 1, 0)),
             wait_s=work_tokens / self._speed(worker.life),
             work_tokens=work_tokens,
             hashes=hashes,
@@ -99,8 +91,17 @@ class CacheAware:
     def _best(self, offers: list[Offer]) -> Offer:
         """The cheapest; of those about as cheap, the one with the least to do."""
         prices = self._prices
-        limit_s = min(offer[0] for offer in offers) * (1 + prices.equal_share) + prices.equal_s
-        return min((offer for offer in offers if offer[0] <= limit_s), key=lambda offer: queue_length(offer[3]))
+        cheapest_s = min([offer[0] for offer in offers])
+        limit_s = cheapest_s + cheapest_s * prices.equal_share + prices.equal_s
+        equal = [offer for offer in offers if offer[0] <= limit_s]
+        return equal[0] if len(equal) == 1 else min(equal, key=_business)
+
+    def _note_reuse(self, life: int, block: int, now_s: float) -> float | None:
+        """When the last known block was touched before; learns how soon text is used again."""
+        touched_s = self._index.touched_s(life, block)
+        if touched_s is not None:
+            self._reuse_s += self._prices.learning_rate * (now_s - touched_s - self._reuse_s)
+        return touched_s
 
     @property
     def _block_tokens(self) -> float:
@@ -110,30 +111,36 @@ class CacheAware:
         """Tokens/s. A worker that has not shown its own is taken for an average one, not for a slow one."""
         return self._speeds.get(life, self._fleet_speed)
 
-    def _waiting_tokens(self, worker: WorkerView, speed: float, now_s: float) -> float:
-        """Prefill that stands before this request. What others have there is worked off while the report ages."""
-        load, report = worker.load, worker.load.report
+    def _offer(
+        self, worker: WorkerView, hashes: tuple[int, ...], tokens: float, block_tokens: float, now_s: float
+    ) -> Offer:
+        """Time to this request's first token at one worker, plus what it costs others. Runs for each worker."""
+        prices, load, life, limit = self._prices, worker.load, worker.life, worker.identity.max_running_requests
+        known = self._index.matched(life, hashes) if hashes else 0
+        speed = self._speeds.get(life, self._fleet_speed)
         load.expire(now_s)
-        if report is None or not load.others_tokens:
-            return float(load.pending_tokens)
-        return load.pending_tokens + max(load.others_tokens - speed * (now_s - report.received_s), 0.0)
+        work_tokens = tokens - known * block_tokens
+        if work_tokens < 1.0:
+            work_tokens = 1.0
+        work_tokens += load.pending_tokens
+        if load.others_tokens and load.report is not None:
+            # What others have waiting there is worked off while the report ages.
+            work_tokens += max(load.others_tokens - speed * (now_s - load.report.received_s), 0.0)
+        running = load.inflight + load.others_requests
+        price_s = (work_tokens + running * prices.running_tokens) / speed
+        if limit and running >= limit:
+            price_s += (running + 1 - limit) * prices.over_capacity_s
+        excess_blocks = len(hashes) - known - self._index.room(life)
+        if excess_blocks > 0:
+            price_s += self._displacement_s(life, excess_blocks * self._block_tokens, now_s)
+        return price_s, work_tokens, known, worker
 
-    def _running_s(self, worker: WorkerView, speed: float) -> float:
-        """Requests there share the steps, and beyond the worker's limit they queue."""
-        prices, running = self._prices, worker.load.requests
-        excess = running + 1 - (worker.identity.max_running_requests or running + 1)
-        return running * prices.running_tokens / speed + max(excess, 0) * prices.over_capacity_s
-
-    def _displacement_s(self, worker: WorkerView, new_blocks: int, now_s: float) -> float:
-        """What others will prefill again because this request took their place."""
-        room = self._index.room(worker.life)
-        if room is None or new_blocks <= room:
-            return 0.0
-        prices, oldest_s = self._prices, self._index.oldest_s(worker.life)
+    def _displacement_s(self, life: int, tokens: float, now_s: float) -> float:
+        """What others will prefill again because this request took the place of so many tokens."""
+        oldest_s = self._index.oldest_s(life)
         age_s = now_s - oldest_s if oldest_s is not None else 0.0
         likelihood = self._reuse_s / (self._reuse_s + age_s)
-        displaced_tokens = (new_blocks - room) * self._block_tokens
-        return prices.displacement * likelihood * displaced_tokens / self._speed(worker.life)
+        return self._prices.displacement * likelihood * tokens / self._speed(life)
 
     def _measure(self, request: RouteRequest) -> tuple[float, float]:
         """(tokens of the prompt, tokens of a block)."""
@@ -152,3 +159,7 @@ class CacheAware:
             tokens = worker.identity.max_total_tokens
             blocks = round(tokens * self._prices.capacity_share / self._block_tokens) if tokens else None
             self._index.limit(worker.life, blocks)
+
+
+def _business(offer: Offer) -> tuple[int, int]:
+    return queue_length(offer[3])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from gateway.fleet.registry import Snapshot
 from gateway.fleet.worker import WorkerView
 
 
-@dataclass(frozen=True, slots=True)
-class RouteRequest:
+class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     """What routing needs to know about a request.
 
     `text`: the prompt as bytes in a fixed rendering, bounded; equal prefixes of prompts are equal prefixes of `text`.
@@ -27,8 +27,7 @@ class RouteRequest:
     single: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """A worker, why, and what the policy expects of it.
 
     `uncached_tokens`: prefill the worker will have to do. `wait_s`: expected time to the first token, 0 if the policy

@@ -6,6 +6,7 @@ its start, so a block is always more recent than any block behind it, and what i
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 
@@ -65,20 +66,23 @@ class PrefixIndex:
         table = self._tables.get(life)
         return next(iter(table.values())) if table else None
 
-    def room(self, life: int) -> int | None:
-        """Blocks that fit without evicting; None if the worker's capacity is not known."""
+    def room(self, life: int) -> float:
+        """Blocks that fit without evicting; infinite if the worker's capacity is not known."""
         capacity = self._capacities.get(life)
-        return None if capacity is None else max(capacity - self.size(life), 0)
+        return math.inf if capacity is None else max(capacity - self.size(life), 0)
 
     def insert(self, life: int, hashes: Sequence[int], now_s: float) -> None:
         """This life holds the whole chain, most recently used. Evicts what does not fit."""
-        table = self._tables.setdefault(life, OrderedDict())
+        table = self._tables.get(life)
+        if table is None:
+            table = self._tables[life] = OrderedDict()
         before = len(table)
         for block in reversed(hashes):
             table[block] = now_s
             table.move_to_end(block)
         self._blocks += len(table) - before
-        self._shrink(life)
+        if self._blocks > self._max_blocks or len(table) > self._capacities.get(life, self._max_blocks):
+            self._shrink(life)
 
     def forget(self, life: int, hashes: Sequence[int]) -> None:
         """This life does not hold these blocks, nor anything behind them. `hashes`: a chain's end."""
