@@ -127,7 +127,7 @@ class WorkerProcess:
 
     def _open_log(self) -> BinaryIO:
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        log = self._log.open("ab")
+        log = self._log.open("ab" if self._life.restarts else "wb")  # one file holds one fleet's lives
         now = time.strftime("%Y-%m-%d %H:%M:%S")
         log.write(f"--- {now} {self._life.replica_id} life {self._life.incarnation} ---\n".encode())
         log.flush()

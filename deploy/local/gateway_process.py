@@ -44,7 +44,7 @@ class GatewayProcess:
         """Start it. Raises OSError if that fails."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-P", "-m", "gateway", "--config", str(self._config)]
-        with self.log.open("ab") as log:
+        with self.log.open("ab" if self._process else "wb") as log:
             log.write(b"--- gateway starts ---\n")
             log.flush()
             self._process = subprocess.Popen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import signal
@@ -89,6 +90,25 @@ def test_status_shows_both_replicas(served_fleet: ServedFleet) -> None:
     assert {r["incarnation"] for r in records} == ready_incarnations(served_fleet)
     for record in records:
         assert httpx.get(f"{record['url']}/health", trust_env=False).status_code == 200
+
+
+def test_status_prints_a_table(served_fleet: ServedFleet) -> None:
+    done = served_fleet.run_status()
+    assert done.returncode == 0
+    title, _, head, *rows = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    assert title == f"{NAME} at {served_fleet.url}"
+    assert [row.split()[:2] for row in (head, *rows)][-2:] == [["replica-0", "ready"], ["replica-1", "ready"]]
+    assert len(rows) >= 2
+
+
+def test_a_stranger_without_the_token_is_turned_away(served_fleet: ServedFleet) -> None:
+    fleet_file = next((Path(served_fleet.env["CANOPY_CACHE"]) / "fleets").glob("*.json"))
+    assert fleet_file.stat().st_mode & 0o077 == 0
+    address = json.loads(fleet_file.read_text())["ray_address"]
+    done = served_fleet.run_status("--address", address)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"canopy: Cannot ask the Ray at {address}: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_no_prompt_or_secret_shows_in_the_process_list(served_fleet: ServedFleet) -> None:

@@ -88,19 +88,17 @@ class ServedFleet:
         below = [p for p in launcher.children(recursive=True) if is_running(p.pid)]
         return Tree([launcher, *below])
 
+    def run_status(self, *flags: str) -> subprocess.CompletedProcess[str]:
+        """Run `canopy status`."""
+        command = [sys.executable, "-m", "deploy.cli", "status", *flags]
+        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60)
+
     def status(self) -> list[dict[str, Any]]:
         """The replicas of `canopy status --json`."""
-        done = subprocess.run(
-            [sys.executable, "-m", "deploy.cli", "status", "--json"],
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = self.run_status("--json")
         assert done.returncode == 0, done.stderr
-        fleets = json.loads(done.stdout)
-        assert len(fleets) == 1
-        return list(fleets[0]["replicas"])
+        (fleet,) = json.loads(done.stdout)
+        return list(fleet["replicas"])
 
     def end(self, number: int = signal.SIGINT) -> int:
         """Signal the launcher alone; check that all processes and files go. Returns its exit code."""

@@ -1,0 +1,47 @@
+"""What `canopy serve` prints."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+
+from rich.console import Console
+
+from common.fleet import ReplicaRecord
+from deploy.local.progress import Progress, curl_line
+from tests.helpers.clock import FakeClock
+
+
+def record(state: str, **fields: object) -> ReplicaRecord:
+    return ReplicaRecord(replica_id="replica-0", incarnation="a", url="http://u", model="m", state=state, **fields)  # type: ignore[arg-type]
+
+
+def test_a_replica_is_mentioned_when_its_state_changes() -> None:
+    out, clock = io.StringIO(), FakeClock()
+    progress = Progress(clock, Console(file=out, width=200))
+    for state, seconds in (("starting", 1.0), ("starting", 1.0), ("ready", 1.0), ("ready", 1.0)):
+        clock.advance(seconds)
+        progress.replicas([record(state)])
+    progress.replicas([record("failed", message="its worker was killed by signal 9")])
+    assert out.getvalue().splitlines() == [
+        "[   1.0 s] replica-0: starting",
+        "[   3.0 s] replica-0: ready at http://u",
+        "[   4.0 s] replica-0: failed, its worker was killed by signal 9",
+    ]
+
+
+def test_without_a_terminal_waiting_is_told_every_ten_seconds() -> None:
+    out, clock = io.StringIO(), FakeClock()
+    progress = Progress(clock, Console(file=out, width=200))
+    for _ in range(100):
+        clock.advance(0.25)
+        progress.waiting("0 of 2 replicas ready")
+    progress.done_waiting()
+    assert [line[:11] for line in out.getvalue().splitlines()] == ["[  10.0 s] ", "[  20.0 s] "]
+
+
+def test_the_curl_line_is_one_request_whatever_the_model_is_called() -> None:
+    words = shlex.split(curl_line("http://127.0.0.1:8000", "it's a $model"))
+    assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/chat/completions"]
+    assert json.loads(words[-1])["model"] == "it's a $model"
