@@ -14,7 +14,7 @@ from gateway.proxy.hot_protocol import HotProtocol
 
 _LOG = logging.getLogger("gateway")
 _KNOWN_UVICORN = "0.54."
-_REQUEST = b"POST /v1/completions HTTP/1.1\r\nhost: check\r\nx-request-id: check-%d\r\ncontent-length: 3\r\n\r\n{x}"
+_REQUEST = b"POST /v1/completions HTTP/1.1\r\nhost: check\r\nx-request-id: check-%d\r\ncontent-length: 3\r\n\r\n[1]"
 
 
 def accelerate(forwarder: Forwarder, *, max_body_bytes: int) -> type[HotProtocol] | None:
@@ -50,7 +50,8 @@ def self_check(protocol_class: type[HotProtocol]) -> str:
     for number in (1, 2):
         protocol.data_received(_REQUEST % number)
         answer = transport.take()
-        if not answer.startswith(b"HTTP/1.1 400 ") or b"x-request-id: check-%d\r\n" % number not in answer:
+        wanted = (b"x-request-id: check-%d\r\n" % number, b"must be a JSON object")
+        if not answer.startswith(b"HTTP/1.1 400 ") or not all(part in answer for part in wanted):
             return f"bad request {number} was answered {answer[:80]!r}"
     protocol.data_received(b"GET /elsewhere HTTP/1.1\r\nhost: check\r\n\r\n")
     tasks = list(state.tasks)
