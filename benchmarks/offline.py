@@ -48,14 +48,17 @@ LLAMA_3_8B = {
     "eos_token_id": 128_001,
 }
 TOKEN_IDS = (1000, 120_000)
-FLAGS = {
-    "--load-format": "dummy",
-    "--context-length": "8192",
-    "--max-running-requests": "512",
-    "--cuda-graph-max-bs": "512",
-    "--mem-fraction-static": "0.88",
-    "--chunked-prefill-size": "2048",
-}
+# Chosen for throughput by measurement (docs/performance.md): prompts first, followers of a cold prefix later.
+FLAGS = (
+    ("--load-format", "dummy"),
+    ("--context-length", "8192"),
+    ("--max-running-requests", "512"),
+    ("--cuda-graph-max-bs", "512"),
+    ("--mem-fraction-static", "0.88"),
+    ("--chunked-prefill-size", "8192"),
+    ("--schedule-policy", "lpm"),
+    ("--no-enable-mixed-chunk",),
+)
 
 Prompts = list[list[int]]
 
@@ -186,7 +189,9 @@ def loaded(flags: Sequence[str]) -> Iterator[Bench]:
         argv = list(flags)
         if not {"--model-path", "--model"} & set(argv):
             argv += ["--model-path", directory]
-            argv += [word for flag, value in FLAGS.items() if flag not in argv for word in (flag, value)]
+            argv += [
+                word for flag in FLAGS if not {flag[0], flag[0].replace("--no-", "--")} & set(argv) for word in flag
+            ]
         settings = load(WorkerSettings, argv, {}, prog="benchmarks.offline").settings
         sink: list[Collector] = [Collector()]
         begin = time.perf_counter()

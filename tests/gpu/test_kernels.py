@@ -14,6 +14,7 @@ from worker.layers.cuda.decode_attention import DecodeScratch, decode_attention
 from worker.layers.cuda.gemv import GemvTile, gemv
 from worker.layers.cuda.merge import merge_prefix
 from worker.layers.cuda.norm import add_rms_norm, rms_norm
+from worker.layers.cuda.paged_decode import paged_decode
 from worker.layers.cuda.rope import rotate_and_store
 from worker.layers.cuda.sample import sample_into
 from worker.layers.cuda.tables import decode_inputs, write_pages
@@ -246,3 +247,25 @@ def test_draws_invert_the_filtered_distribution(device: torch.device) -> None:
         assert cumulative[token] - filtered[token] / filtered.sum() - 1e-5 <= uniform <= cumulative[token] + 1e-5
         assert int(next_tokens[places[row]]) == token
     assert int(out[1]) == 0 and int(next_tokens[6]) == -7  # not asked for
+
+
+def test_paged_decode(device: torch.device) -> None:
+    q_heads, kv_heads, head_dim, page = 8, 2, 64, 16
+    dtype = _BF16 if device.type == "cuda" else torch.float16
+    lens = [1, 16, 130]
+    counts = [-(-n // page) for n in lens]
+    indptr = torch.tensor([0, *torch.tensor(counts).cumsum(0).tolist()], dtype=torch.int32, device=device)
+    order = torch.randperm(sum(counts), device=device).int() + 1
+    caches = [_random(device, sum(counts) + 2, page, kv_heads, head_dim).to(dtype) for _ in range(2)]
+    q = _random(device, len(lens), q_heads, head_dim).to(dtype)
+    last = torch.tensor([(n - 1) % page + 1 for n in lens], dtype=torch.int32, device=device)
+    out, lse = torch.full_like(q, torch.nan), torch.full((len(lens), q_heads), torch.nan, device=device)
+    paged_decode(q, *caches, indptr, order, last, out, lse)
+    for i, length in enumerate(lens):
+        pages = order[indptr[i] : indptr[i + 1]].long()
+        keys, values = (cache[pages].flatten(0, 1)[:length].float() for cache in caches)
+        keys, values = (x.repeat_interleave(q_heads // kv_heads, dim=1).transpose(0, 1) for x in (keys, values))
+        scores = q[i].float().unsqueeze(1) @ keys.transpose(1, 2) / head_dim**0.5
+        assert _error(out[i], (scores.softmax(-1) @ values).squeeze(1)) < 1e-2
+        expected = (scores.logsumexp(-1) / torch.log(torch.tensor(2.0))).squeeze(1)
+        assert torch.allclose(lse[i], expected, atol=2e-2)

@@ -18,6 +18,7 @@ from tests.gpu.reference import SMALL, make_checkpoint
 from worker.config import WorkerSettings
 from worker.engine.batch import ModelRunner
 from worker.engine.cuda import runner as runner_module
+from worker.engine.cuda.cascade import CascadeCost
 from worker.engine.factory import create_runner
 from worker.ipc.messages import AbortRequest, GenerateRequest, SchedulerMessage, StepOutput
 from worker.sampling_params import SamplingParams
@@ -29,6 +30,7 @@ FLAGS: dict[str, Any] = {
     "max_total_tokens": 3000,
     "chunked_prefill_size": 128,
     "mem_fraction_static": 0.5,
+    "schedule_conservativeness": 0.0,  # admits too many, so that some must leave again
 }
 
 
@@ -42,7 +44,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def runner(directory: Path) -> Iterator[ModelRunner]:
     patch = pytest.MonkeyPatch()
-    patch.setattr(runner_module, "MIN_SAVED_TOKENS", 64)
+    patch.setattr(runner_module, "CASCADE_COST", CascadeCost(64, 0))
     patch.setattr(runner_module, "MIN_CASCADE_ROWS", 3)
     made = create_runner(WorkerSettings(model_path=str(directory), **FLAGS))
     yield made

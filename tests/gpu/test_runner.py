@@ -12,6 +12,7 @@ pytest.importorskip("triton")
 
 from tests.gpu.reference import SMALL, WIDE, Run, compare, make_checkpoint, random_prompts, run
 from worker.engine.cuda import runner as runner_module
+from worker.engine.cuda.cascade import CascadeCost
 
 NUM_TOKENS = 52
 WAYS: dict[str, dict[str, Any]] = {
@@ -46,7 +47,7 @@ def answers(checkpoint: tuple[Path, dict[str, Any]]) -> dict[str, Run]:
 def test_logits_agree_with_transformers(
     checkpoint: tuple[Path, dict[str, Any]], answers: dict[str, Run], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner_module, "MIN_SAVED_TOKENS", 512)
+    monkeypatch.setattr(runner_module, "CASCADE_COST", CascadeCost(512, 0))
     monkeypatch.setattr(runner_module, "MIN_CASCADE_ROWS", 4)
     directory, config = checkpoint
     prompts = random_prompts(config, seed=1)

@@ -96,12 +96,11 @@ class PagedAttention:
         num_queries: int,
         causal: bool,
         fixed_shape: bool = False,
-        split: bool = True,
     ) -> Any:
         """Cut the work of N sequences for the GPU's blocks; starts the copy of the plan and returns a handle for `run`.
 
         `fixed_shape`: a launch captured with this handle serves every later plan of as many sequences with at most
-        `num_queries` queries. So does one without `split` (fa2 only) for decodes, and it leaves no room for parts.
+        `num_queries` queries.
         """
         arguments: list[Any] = [
             workspace.partial,
@@ -122,7 +121,7 @@ class PagedAttention:
             -1,  # no sliding window
         ]
         if self.backend == "fa2":
-            arguments += [-1, not split, 0]  # no fixed split size, no blocks of another kernel beside
+            arguments += [-1, False, 0]  # no fixed split size, splitting allowed, no blocks of another kernel beside
         return self._module.plan(*arguments)
 
     def run(

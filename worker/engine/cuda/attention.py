@@ -16,6 +16,7 @@ from worker.attention.kv_pool import KVPool
 from worker.engine.cuda.arrays import DecodeArrays, PageLists
 from worker.engine.cuda.staging import Upload
 from worker.layers.cuda.merge import merge_prefix
+from worker.layers.cuda.paged_decode import paged_decode
 from worker.layers.cuda.rope import rotate_and_store
 
 
@@ -23,7 +24,7 @@ from worker.layers.cuda.rope import rotate_and_store
 class PlannedRun:
     """A kernel's plan for the pass and the page lists it reads."""
 
-    handle: Any
+    handle: Any | None  # None: many decodes, whose kernel is not planned
     pages: PageIndex
 
 
@@ -68,7 +69,8 @@ class CudaAttention:
     def plan_decode(self, arrays: DecodeArrays, pages: PageIndex, upload: Upload, *, captured: bool) -> PlannedRun:
         """`pages` are the device twins of `arrays`. `captured`: for a graph of as many sequences."""
         size = len(arrays.rows)
-        few = size <= self._decode.max_split_decodes
+        if size > self._decode.max_split_decodes:
+            return PlannedRun(None, pages)  # `paged_decode` needs no plan
         handle = self._decode.plan(
             self._decode_space,
             upload.plan_buffer("decode"),
@@ -77,8 +79,7 @@ class CudaAttention:
             kv_lens=arrays.own_lens,
             num_queries=size,
             causal=False,
-            fixed_shape=captured and few,
-            split=few,
+            fixed_shape=captured,
         )
         return PlannedRun(handle, pages)
 
@@ -156,11 +157,15 @@ class CudaAttention:
     ) -> None:
         run, prefix = now.decode, now.prefix
         assert run is not None
-        lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device) if prefix is not None else None
-        self._decode.run(self._decode_space, run.handle, q, keys, values, run.pages, out, lse, causal=False)
+        lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+        pages = run.pages
+        if run.handle is None:
+            paged_decode(q, keys, values, pages.indptr, pages.indices, pages.last_page_lens, out, lse)
+        else:
+            self._decode.run(self._decode_space, run.handle, q, keys, values, pages, out, lse, causal=False)
         if prefix is None:
             return
-        assert packed is not None and lse is not None and now.num_grouped is not None
+        assert packed is not None and now.num_grouped is not None
         queries = packed[: len(q)].view(-1, self._num_kv_heads, self._head_dim)
         prefix_out = torch.empty_like(queries)
         prefix_lse = torch.empty(queries.shape[:2], dtype=torch.float32, device=q.device)

@@ -29,9 +29,18 @@ class PrefixGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class CascadeCost:
+    """What reading prefixes apart costs a layer, in token reads it must spare before it pays: a fixed part for two more
+    launches, and a part by the length of the longest prefix, which one block reads from end to end."""
+
+    fixed_tokens: int
+    per_prefix_token: int
+
+
+@dataclass(frozen=True, slots=True)
 class Grouping:
     """A batch ordered by group: its first `num_grouped` sequences in this order belong to `groups`, one after the
-    other; the others stand alone."""
+    other; the others stand alone. Of each kind the longest come first, so that none is left when all else is done."""
 
     order: Int64s  # [R], indices in the batch
     first_pages: Int32s  # [R], aligned with `order`: pages that the group reads for the sequence
@@ -39,33 +48,45 @@ class Grouping:
     num_grouped: int
 
 
-def group_by_prefix(
-    pages: Int32s, seq_lens: Int32s, *, page_size: int, min_saved_pages: int, max_groups: int
-) -> Grouping:
+def group_by_prefix(pages: Int32s, seq_lens: Int32s, *, page_size: int, cost: CascadeCost, max_groups: int) -> Grouping:
     """Choose the groups that save most. `pages` [R, longest] are the page table's rows of the decodes.
 
-    The page of a sequence's newest token is always its own. A group is kept if it spares `min_saved_pages`.
+    The page of a sequence's newest token is always its own.
     """
     shareable = (seq_lens.astype(np.int64) - 1) // page_size
     found: list[PrefixGroup] = []
     with_prefix = np.flatnonzero(shareable > 0)
     for members in _split(pages, with_prefix, 0):
         found.extend(_best_groups(pages, shareable, members, 0))
-    worthy = [group for group in found if group.saved_pages >= min_saved_pages]
-    worthy = sorted(worthy, key=lambda group: -group.saved_pages)[:max_groups]
-    return _arrange(len(seq_lens), worthy)
+    found = sorted(found, key=lambda group: -group.saved_pages)[:max_groups]
+    return _arrange(seq_lens, _worthy(found, page_size, cost))
 
 
-def alone(batch_size: int) -> Grouping:
-    """No groups, the batch's own order."""
-    return _arrange(batch_size, [])
+def alone(seq_lens: Int32s) -> Grouping:
+    """No groups."""
+    return _arrange(seq_lens, [])
 
 
-def _arrange(batch_size: int, groups: list[PrefixGroup]) -> Grouping:
+def _worthy(groups: list[PrefixGroup], page_size: int, cost: CascadeCost) -> list[PrefixGroup]:
+    """Those of `groups` that together gain most; none if that is not worth it."""
+    best: list[PrefixGroup] = []
+    most = 0
+    for longest in {len(group.pages) for group in groups}:
+        chosen = [group for group in groups if len(group.pages) <= longest]
+        saved = sum(group.saved_pages for group in chosen)
+        gain = (saved - cost.per_prefix_token * longest) * page_size - cost.fixed_tokens
+        if gain > most:
+            best, most = chosen, gain
+    return best
+
+
+def _arrange(seq_lens: Int32s, groups: list[PrefixGroup]) -> Grouping:
+    batch_size = len(seq_lens)
     single = np.ones(batch_size, np.bool_)
     for group in groups:
         single[group.members] = False
-    order = np.concatenate([*(group.members for group in groups), np.flatnonzero(single)]).astype(np.int64)
+    sets = [*(group.members for group in groups), np.flatnonzero(single)]
+    order = np.concatenate([members[np.argsort(-seq_lens[members], kind="stable")] for members in sets])
     first_pages = np.zeros(batch_size, np.int32)
     num_grouped = 0
     for group in groups:

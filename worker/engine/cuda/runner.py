@@ -15,7 +15,7 @@ from worker.attention.kv_pool import KVPool
 from worker.config import WorkerSettings
 from worker.engine.batch import ForwardBatch, Int32s, RunnerInfo, StepFailed, StepResult
 from worker.engine.cuda.attention import CudaAttention
-from worker.engine.cuda.cascade import Grouping, alone
+from worker.engine.cuda.cascade import CascadeCost, Grouping, alone
 from worker.engine.cuda.graph_sizes import cascade_sizes, graph_sizes
 from worker.engine.cuda.graphs import DecodeGraphs, GraphKey
 from worker.engine.cuda.memory import GpuMemory, size_pool
@@ -34,8 +34,8 @@ from worker.models.progress import console_progress
 log = logging.getLogger(__name__)
 
 DEFAULT_PAGE_SIZE = 16
-# Measured on an H200 (docs/performance.md): what a group must spare each step so that reading its prefix apart pays.
-MIN_SAVED_TOKENS = 16_384
+# Measured on an H200 with 8 KV heads of 128 (docs/performance.md).
+CASCADE_COST = CascadeCost(fixed_tokens=16_000, per_prefix_token=30)
 MIN_CASCADE_ROWS = 16
 _STAGED_INTS = 1 << 18  # grows if a pass needs more
 _MIN_LOGIT_ROWS = 64
@@ -89,9 +89,7 @@ class CudaRunner:
         attention = self._make_attention(config, size.num_pages, page_size, dtype, device)
         self._table = PageTable(max_rows=size.max_rows, context_len=config.context_len, page_size=page_size)
         self._passes = Passes(self._model, attention, self._table, device=device)
-        self._groups = PrefixGroups(
-            self._table, min_saved_tokens=MIN_SAVED_TOKENS, max_groups=MAX_GROUPS, min_rows=MIN_CASCADE_ROWS
-        )
+        self._groups = PrefixGroups(self._table, cost=CASCADE_COST, max_groups=MAX_GROUPS, min_rows=MIN_CASCADE_ROWS)
         self._cascade = not settings.disable_cascade_attention
         self._staging = Staging(_STAGED_INTS, device)
         self._results = ResultSlots(size.max_rows)
@@ -144,7 +142,7 @@ class CudaRunner:
 
     def _launch_pass(self, batch: ForwardBatch) -> tuple[DevicePass, bool]:
         """Also: whether a graph computes it."""
-        grouping = self._groups.find(batch) if self._cascade else alone(batch.num_decode)
+        grouping = self._groups.find(batch) if self._cascade else alone(batch.seq_lens[: batch.num_decode])
         cascade = bool(grouping.groups)
         graph = None
         if len(batch.rows) == batch.num_decode:
@@ -189,7 +187,9 @@ class CudaRunner:
 
     def _capture(self, sizes: tuple[int, ...]) -> DecodeGraphs:
         graphs = DecodeGraphs(sizes, cascade_sizes(sizes, MIN_CASCADE_ROWS) if self._cascade else ())
-        self._passes.compute(self._build(_TRIAL, alone(1), PassShape(1, captured=False, cascade=False)))
+        self._passes.compute(
+            self._build(_TRIAL, alone(_TRIAL.seq_lens[:1]), PassShape(1, captured=False, cascade=False))
+        )
         torch.cuda.synchronize()
         if sizes:
             with console_progress("Capturing CUDA graphs") as progress:
@@ -198,7 +198,7 @@ class CudaRunner:
 
     def _padding(self, key: GraphKey) -> Callable[[], None]:
         """A pass of `key.size` paddings, in the memory that later passes of this key will fill."""
-        work = self._build(_NOTHING, alone(0), PassShape(key.size, captured=True, cascade=key.cascade))
+        work = self._build(_NOTHING, alone(_NOTHING.seq_lens), PassShape(key.size, captured=True, cascade=key.cascade))
         return lambda: self._passes.compute(work)
 
 

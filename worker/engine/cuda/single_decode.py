@@ -17,7 +17,7 @@ from worker.layers.ops import Linear
 from worker.models.llama import LlamaModel
 
 # Measured on an H200 for Llama-3-8B's shapes (docs/performance.md).
-_QKV = GemvTile(2, 2048, 8)
+_QKV = GemvTile(2, 1024, 4)
 _O = GemvTile(4, 1024, 4)
 _GATE_UP = GemvTile(1, 4096, 4)
 _DOWN = GemvTile(4, 1024, 4)

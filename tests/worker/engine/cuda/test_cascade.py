@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worker.engine.cuda.cascade import Grouping, alone, group_by_prefix
+from worker.engine.cuda.cascade import CascadeCost, Grouping, alone, group_by_prefix
 
 _PAGE = 4
 
@@ -25,12 +25,15 @@ def _lens(*prefixes: list[int], own: int = 1) -> np.ndarray:
     return np.array([(len(p) + own) * _PAGE for p in prefixes], np.int32)
 
 
-def _group(prefixes: list[list[int]], min_saved_pages: int = 1, max_groups: int = 8) -> Grouping:
+_FREE = CascadeCost(fixed_tokens=0, per_prefix_token=0)
+
+
+def _group(prefixes: list[list[int]], cost: CascadeCost = _FREE, max_groups: int = 8) -> Grouping:
     return group_by_prefix(
         _table(*prefixes),
         _lens(*prefixes),
         page_size=_PAGE,
-        min_saved_pages=min_saved_pages,
+        cost=cost,
         max_groups=max_groups,
     )
 
@@ -43,7 +46,7 @@ def test_sequences_with_equal_first_pages_form_a_group() -> None:
     grouping = _group([[1, 2, 3], [7], [1, 2, 3], [8, 9], [1, 2, 3]])
     assert _members(grouping) == [[0, 2, 4]]
     assert grouping.groups[0].pages.tolist() == [1, 2, 3]
-    assert grouping.order.tolist() == [0, 2, 4, 1, 3]
+    assert grouping.order.tolist() == [0, 2, 4, 3, 1]
     assert grouping.first_pages.tolist() == [3, 3, 3, 0, 0]
     assert grouping.num_grouped == 3
 
@@ -60,31 +63,49 @@ def test_the_whole_wins_where_the_common_part_is_long() -> None:
     assert len(grouping.groups[0].pages) == len(system)
 
 
-def test_small_groups_are_left_out_and_the_best_are_kept() -> None:
+def test_the_best_groups_are_kept() -> None:
     prefixes = [[1, 2], [1, 2], [5, 6, 7], [5, 6, 7], [8], [8]]
-    assert _members(_group(prefixes, min_saved_pages=2)) == [[2, 3], [0, 1]]
+    assert _members(_group(prefixes)) == [[2, 3], [0, 1], [4, 5]]
     assert _members(_group(prefixes, max_groups=1)) == [[2, 3]]
+
+
+def test_groups_that_do_not_pay_are_dropped() -> None:
+    prefixes = [[1, 2], [1, 2], [5, 6, 7], [5, 6, 7]]  # together they spare 5 pages
+    assert len(_group(prefixes, CascadeCost(5 * _PAGE - 1, 0)).groups) == 2
+    assert _group(prefixes, CascadeCost(5 * _PAGE, 0)).groups == ()
+
+
+def test_a_long_prefix_of_few_is_dropped_where_it_holds_up_the_others() -> None:
+    many, few = [[1, 2]] * 6, [list(range(10, 20))] * 2  # spare 10 pages each
+    assert _members(_group(many + few, CascadeCost(0, 2))) == [list(range(6))]
 
 
 def test_the_newest_page_is_never_shared() -> None:
     pages = np.array([[1, 2], [1, 2]], np.int32)
     lens = np.array([8, 5], np.int32)  # the second page holds the newest token of both
-    grouping = group_by_prefix(pages, lens, page_size=_PAGE, min_saved_pages=1, max_groups=8)
+    grouping = group_by_prefix(pages, lens, page_size=_PAGE, cost=_FREE, max_groups=8)
     assert grouping.first_pages.tolist() == [1, 1]
 
 
 def test_stale_pages_behind_a_sequence_do_not_count() -> None:
     pages = np.array([[1, 2, 3, 4], [1, 2, 3, 4]], np.int32)
     lens = np.array([16, 6], np.int32)
-    grouping = group_by_prefix(pages, lens, page_size=_PAGE, min_saved_pages=1, max_groups=8)
+    grouping = group_by_prefix(pages, lens, page_size=_PAGE, cost=_FREE, max_groups=8)
     assert grouping.groups[0].pages.tolist() == [1]
 
 
-def test_alone_keeps_the_order() -> None:
-    grouping = alone(3)
-    assert grouping.order.tolist() == [0, 1, 2]
+def test_alone_the_longest_come_first() -> None:
+    grouping = alone(np.array([5, 9, 5, 12], np.int32))
+    assert grouping.order.tolist() == [3, 1, 0, 2]
     assert grouping.groups == () and grouping.num_grouped == 0
-    assert len(alone(0).order) == 0
+    assert len(alone(np.empty(0, np.int32)).order) == 0
+
+
+def test_in_a_group_too() -> None:
+    pages = np.array([[1, 2, 9], [1, 3, 0], [7, 0, 0]], np.int32)
+    grouping = group_by_prefix(pages, np.array([5, 8, 3], np.int32), page_size=_PAGE, cost=_FREE, max_groups=8)
+    assert grouping.order.tolist() == [1, 0, 2]
+    assert grouping.first_pages.tolist() == [1, 1, 0]
 
 
 @settings(max_examples=60, deadline=None)
@@ -94,12 +115,12 @@ def test_groups_are_disjoint_and_share_what_they_claim(paths: list[list[int]]) -
     names: dict[tuple[int, ...], int] = {}
     prefixes = [[names.setdefault(tuple(p[: i + 1]), len(names) + 1) for i in range(len(p))] for p in paths]
     pages, lens = _table(*prefixes), _lens(*prefixes)
-    grouping = group_by_prefix(pages, lens, page_size=_PAGE, min_saved_pages=1, max_groups=8)
+    grouping = group_by_prefix(pages, lens, page_size=_PAGE, cost=_FREE, max_groups=8)
     assert sorted(grouping.order.tolist()) == list(range(len(paths)))
     start = 0
     for group in grouping.groups:
         members = grouping.order[start : start + len(group.members)]
-        assert members.tolist() == group.members.tolist() and len(members) > 1
+        assert sorted(members.tolist()) == sorted(group.members.tolist()) and len(members) > 1
         for member in members:
             assert pages[member, : len(group.pages)].tolist() == group.pages.tolist()
             assert len(group.pages) * _PAGE < lens[member]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from worker.engine.batch import ForwardBatch
+from worker.engine.cuda.cascade import CascadeCost
 from worker.engine.cuda.prefix_groups import PrefixGroups
 from worker.engine.page_table import PageTable
 
@@ -27,7 +28,7 @@ def _setup(min_rows: int = 2) -> tuple[PageTable, PrefixGroups]:
     table = PageTable(max_rows=4, context_len=64, page_size=_PAGE)
     table.apply(np.array([(r, i, i + 1) for r in (0, 1, 2) for i in range(3)], np.int32))
     table.apply(np.array([(r, 3, 50 + r) for r in (0, 1, 2)], np.int32))
-    return table, PrefixGroups(table, min_saved_tokens=_PAGE, max_groups=4, min_rows=min_rows)
+    return table, PrefixGroups(table, cost=CascadeCost(0, 0), max_groups=4, min_rows=min_rows)
 
 
 def test_groups_are_kept_while_nothing_can_have_changed() -> None:
