@@ -8,7 +8,6 @@ import pytest
 
 from tests.helpers import demo_model
 
-
 LONG = ("model", "ray")
 
 
