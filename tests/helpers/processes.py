@@ -38,7 +38,7 @@ def assert_all_end(pids: Iterable[int], timeout_s: float) -> None:
     left = set(pids)
     deadline = time.monotonic() + timeout_s
     while left := {pid for pid in left if is_running(pid)}:
-        names = {pid: _command(pid) for pid in left}
+        names = {pid: command_of(pid) for pid in left}
         assert time.monotonic() < deadline, f"still running after {timeout_s} s: {names}"
         time.sleep(0.02)
 
@@ -46,5 +46,5 @@ def assert_all_end(pids: Iterable[int], timeout_s: float) -> None:
 def _command(pid: int) -> str:
     try:
         return " ".join(psutil.Process(pid).cmdline())
-    except psutil.NoSuchProcess:
+    except psutil.NoSuchProcess:  # or a zombie
         return "ended"

@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from tests.helpers.processes import assert_all_end, is_running, wait_until
+from common.process import die_with_parent
+from tests.helpers.processes import assert_all_end, command_of, is_running, wait_until
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 120.0
@@ -47,7 +49,7 @@ class Tree:
 
     def with_command(self, part: str) -> list[psutil.Process]:
         """Those whose command line holds `part`."""
-        return [p for p in self.processes if part in " ".join(p.cmdline())]
+        return [p for p in self.processes if part in command_of(p.pid)]
 
 
 class ServedFleet:
@@ -59,7 +61,12 @@ class ServedFleet:
         self.env = env
         self.output: list[str] = []
         self.process = subprocess.Popen(
-            [*command, *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [*command, *args],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=partial(die_with_parent, os.getpid()),  # a killed test run leaves no fleet behind
         )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
