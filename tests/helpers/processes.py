@@ -43,7 +43,8 @@ def assert_all_end(pids: Iterable[int], timeout_s: float) -> None:
         time.sleep(0.02)
 
 
-def _command(pid: int) -> str:
+def command_of(pid: int) -> str:
+    """Its command line; `ended` if it is no more."""
     try:
         return " ".join(psutil.Process(pid).cmdline())
     except psutil.NoSuchProcess:  # or a zombie
