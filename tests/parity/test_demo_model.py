@@ -16,7 +16,7 @@ from worker.engine.factory import create_runner
 
 NUM_TOKENS = 64
 
-pytestmark = [pytest.mark.model, pytest.mark.slow]
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
