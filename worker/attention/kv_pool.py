@@ -23,9 +23,11 @@ class KVPool:
         device: torch.device,
     ) -> None:
         shape = (num_layers, num_pages + 1, page_size, num_kv_heads, head_dim)
-        # zeros of this size come from fresh pages, which the system backs only when they are written
-        self.k = torch.zeros(shape, dtype=dtype, device=device)
-        self.v = torch.zeros(shape, dtype=dtype, device=device)
+        # On a CPU only page 0: the system backs the rest once it is written, so an idle pool costs nothing.
+        self.k = torch.empty(shape, dtype=dtype, device=device)
+        self.v = torch.empty(shape, dtype=dtype, device=device)
+        for tensor in (self.k, self.v):
+            (tensor[:, 0] if device.type == "cpu" else tensor).zero_()
         self.page_size = page_size
 
     def slots(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
