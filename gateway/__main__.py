@@ -15,17 +15,16 @@ from gateway.server import run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a gateway until it is told to stop. Returns the exit code: 0, or 2 for a fault of the user."""
+    """Run a gateway until it is told to stop. Returns the exit code: 0, 1 if it broke, 2 for a fault of the user."""
     arguments = sys.argv[1:] if argv is None else argv
     try:
         settings = load(GatewaySettings, arguments, os.environ, prog="canopy gateway").settings
         set_title("canopy-gateway")
         logs.setup(settings.log_level)
-        run(settings)
+        return run(settings)
     except UserError as error:
         print(f"canopy gateway: {error}", file=sys.stderr)
         return 2
-    return 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
@@ -39,13 +39,19 @@ class Gateway:
     discovery: Discovery
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Follow the fleet and keep time while inside; end what is left on the way out."""
-        tasks = [
-            asyncio.create_task(self.discovery.run()),
-            asyncio.create_task(self.health.run()),
-            asyncio.create_task(self.forwarder.sweep()),
-        ]
+    async def running(self, on_failure: Callable[[BaseException], None]) -> AsyncIterator[None]:
+        """Follow the fleet and keep time while inside; end what is left on the way out.
+
+        `on_failure` is called if one of these tasks breaks: a gateway without it would serve ever more wrongly.
+        """
+
+        def check(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                on_failure(error)
+
+        tasks = [asyncio.create_task(work()) for work in (self.discovery.run, self.health.run, self.forwarder.sweep)]
+        for task in tasks:
+            task.add_done_callback(check)
         try:
             yield
         finally:

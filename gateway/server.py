@@ -32,6 +32,12 @@ class GatewayServer(uvicorn.Server):
         super().__init__(config)
         self._gateway = gateway
         self._stop_s: float | None = None
+        self.failed = False
+
+    def fail(self, error: BaseException) -> None:
+        """A background task broke: stop, so that whoever started us can start us anew."""
+        _LOG.error("the gateway stops: a background task failed", exc_info=error)
+        self.failed = self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """First signal: drain. Second: now."""
@@ -79,14 +85,15 @@ def uvicorn_config(gateway: Gateway) -> uvicorn.Config:
     )
 
 
-async def serve(settings: GatewaySettings, sock: socket.socket) -> None:
-    """Serve until told to stop."""
+async def serve(settings: GatewaySettings, sock: socket.socket) -> int:
+    """Serve until told to stop. Returns the exit code: 1 if it could not go on."""
     gateway = build(settings)
     server = GatewayServer(uvicorn_config(gateway), gateway)
     _settle_garbage_collector()
     _LOG.info("Gateway listening on %s, policy %s", url_of(sock), settings.policy)
-    async with gateway.running():
+    async with gateway.running(server.fail):
         await server.serve(sockets=[sock])
+    return int(server.failed)
 
 
 def _settle_garbage_collector() -> None:
@@ -96,10 +103,10 @@ def _settle_garbage_collector() -> None:
     gc.set_threshold(_GC_ALLOCATIONS, 20, 20)
 
 
-def run(settings: GatewaySettings) -> None:
-    """Bind, then serve until told to stop. Raises UserError before anything runs."""
+def run(settings: GatewaySettings) -> int:
+    """Bind, then serve until told to stop. Returns the exit code. Raises UserError before anything runs."""
     with (
         bind_port(settings.host, settings.port) as sock,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(serve(settings, sock))
+        return runner.run(serve(settings, sock))

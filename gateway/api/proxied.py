@@ -34,15 +34,17 @@ class ProxyEndpoints:
             body = await read_body(headers, receive, self._max_body_bytes)
             inbound = inbound_of(scope["method"], scope["path"], scope["query_string"], headers, body, request_id)
         except BodyTooLarge:
-            await _refuse(send, 413, too_large(self._max_body_bytes), request_id)
-            return
+            refused = 413, too_large(self._max_body_bytes)
         except BodyFault as fault:
-            await _refuse(send, 400, str(fault), request_id)
-            return
+            refused = 400, str(fault)
         except ClientGone:
             return
-        downstream = AsgiDownstream()
-        await downstream.run(Exchange(self._forwarder, inbound, downstream), receive, send)
+        else:
+            downstream = AsgiDownstream()
+            await downstream.run(Exchange(self._forwarder, inbound, downstream), receive, send)
+            return
+        self._forwarder.refused(scope["path"], refused[0])
+        await _refuse(send, *refused, request_id)
 
 
 async def _refuse(send: Send, status: int, message: str, request_id: bytes) -> None:

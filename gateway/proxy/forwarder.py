@@ -124,6 +124,10 @@ class Forwarder:
             worker, reason = (choice.worker.name, choice.reason) if choice is not None else ("", "")
             self._access_log.add(inbound.request_id, inbound.endpoint, status, worker, reason, duration_s)
 
+    def refused(self, endpoint: str, status: int) -> None:
+        """A request was answered with an error before it became an exchange."""
+        self.metrics.answered(endpoint, status, 0.0)
+
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a task that nobody awaits, and keep it alive."""
         task = asyncio.get_running_loop().create_task(coroutine)

@@ -104,6 +104,7 @@ class HotRequest:
         self.exchange.start()
 
     def _refuse(self, status: int, message: str) -> None:
+        self._protocol.forwarder.refused(self._path.decode(), status)
         headers, body = refusal(status, message, self._request_id)
         respond(self, status, headers, body)
 

@@ -122,8 +122,12 @@ async def running_gateway(
     config = uvicorn_config(gateway)
     assert (config.http != "httptools") == values.get("fast_path", True), "the fast path's self-check failed"
     server = GatewayServer(config, gateway)
-    async with gateway.running():
-        serving = asyncio.create_task(server._serve(sockets=[sock]))
+    failures: list[BaseException] = []
+    async with gateway.running(failures.append):
+        # What uvicorn's `serve` does, without its loop that looks ten times a second whether to stop.
+        config.load()
+        server.lifespan = config.lifespan_class(config)
+        await server.startup(sockets=[sock])
         wanted = len(urls) if ready is None else ready
         client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False)
         try:
@@ -131,8 +135,8 @@ async def running_gateway(
             yield RunningGateway(gateway, port, client)
         finally:
             await client.aclose()
-            server.should_exit = True
-            await serving
+            await server.shutdown(sockets=[sock])
+    assert not failures
 
 
 def ready_workers(gateway: Gateway) -> int:

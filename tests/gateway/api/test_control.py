@@ -191,6 +191,7 @@ async def test_metrics_tell_what_happened(fast_path: bool) -> None:
         for stream in (True, True, False):
             await gateway.chat(stream=stream)
         await gateway.client.post(CHAT, content=chat_body(model="nobody"))
+        await gateway.client.post(CHAT, content=b"{")
         text = (await gateway.client.get("/metrics")).text
         samples = {
             (sample.name.removeprefix("canopy_gateway_"), *sorted(sample.labels.values())): sample.value
@@ -199,8 +200,9 @@ async def test_metrics_tell_what_happened(fast_path: bool) -> None:
         }
         assert samples["requests_total", CHAT, "200"] == 3
         assert samples["requests_total", CHAT, "404"] == 1
+        assert samples["requests_total", CHAT, "400"] == 1
         assert samples["time_to_first_token_seconds_count", CHAT] == 2
-        assert samples["request_duration_seconds_count", CHAT] == 4
+        assert samples["request_duration_seconds_count", CHAT] == 5
         assert samples["requests_in_flight",] == 0
         assert samples["choices_total", "round_robin"] == 3
         assert samples["prompt_tokens_total",] == 300

@@ -164,7 +164,10 @@ async def test_d_works_under_any_asgi_server() -> None:
     async with FakeWorker() as worker:
         gateway = build(GatewaySettings(worker_urls=[worker.url]))
         transport = httpx.ASGITransport(app=gateway.asgi)
-        async with gateway.running(), httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        async with (
+            gateway.running(pytest.fail),
+            httpx.AsyncClient(transport=transport, base_url="http://gateway") as client,
+        ):
             async with asyncio.timeout(5):
                 while (await client.get("/readiness")).status_code != 200:
                     await asyncio.sleep(0.01)
