@@ -19,9 +19,12 @@ from common.process import bind_port, url_of
 from gateway.app import Gateway, build
 from gateway.config import GatewaySettings
 from gateway.proxy.accelerate import accelerate
+from gateway.proxy.hot_protocol import HotProtocol
 
 _LOG = logging.getLogger("gateway")
 _GC_ALLOCATIONS = 50_000  # between two looks at the youngest objects
+_TICKS_PER_SWEEP = 50  # uvicorn ticks ten times a second
+_KEEP_ALIVE_S = 75
 _CLOSING_S = 2  # for connections to close after the last answer
 
 
@@ -52,7 +55,16 @@ class GatewayServer(uvicorn.Server):
             self.should_exit = True
         if self.should_exit:
             self._gateway.forwarder.shut_down()
+        if counter % _TICKS_PER_SWEEP == 0:
+            self.close_idle_connections()
         return await super().on_tick(counter)
+
+    def close_idle_connections(self) -> None:
+        """Drop clients that have not asked anything for the keep-alive time; the fast path leaves that to us."""
+        now_s = self._gateway.forwarder.clock.now_s()
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, HotProtocol):
+                connection.close_if_idle(now_s, self.config.timeout_keep_alive)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -80,7 +92,7 @@ def uvicorn_config(gateway: Gateway) -> uvicorn.Config:
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        timeout_keep_alive=75,
+        timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_CLOSING_S,
     )
 

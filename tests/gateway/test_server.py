@@ -15,8 +15,12 @@ import httpx
 import pytest
 
 from gateway.__main__ import main
+from gateway.app import build
+from gateway.config import GatewaySettings
+from gateway.server import GatewayServer, uvicorn_config
 from tests.helpers.fake_worker import FakeWorker, Received, Reply, event
 from tests.helpers.gateway_harness import CHAT, chat_body
+from tests.helpers.processes import until
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 30.0
@@ -128,6 +132,21 @@ async def test_access_log_is_one_line_a_request() -> None:
         lines = [line for line in log.decode().splitlines() if CHAT in line]
         assert len(lines) == 3
         assert all(f"id-{n} {CHAT} 200 127.0.0.1:{worker.port} random" in lines[n] for n in range(3))
+
+
+async def test_a_broken_background_task_is_not_survived() -> None:
+    gateway = build(GatewaySettings())
+    failures: list[BaseException] = []
+
+    async def broken() -> None:
+        raise RuntimeError("broken")
+
+    gateway.forwarder.sweep = broken  # type: ignore[method-assign]
+    server = GatewayServer(uvicorn_config(gateway), gateway)
+    async with gateway.running(failures.append):
+        await until(lambda: failures, 2, "the failure is noticed")
+    server.fail(failures[0])
+    assert server.failed and server.should_exit
 
 
 @pytest.mark.parametrize(

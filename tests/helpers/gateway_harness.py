@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from common.clock import Clock
 from common.process import bind_port
 from gateway.app import Gateway, build
 from gateway.config import GatewaySettings
@@ -32,6 +33,7 @@ class RunningGateway:
     """A gateway that listens."""
 
     gateway: Gateway
+    server: GatewayServer
     port: int
     client: httpx.AsyncClient
 
@@ -111,12 +113,12 @@ def request_bytes(body: bytes, path: str = CHAT, *lines: str) -> bytes:
 
 @contextlib.asynccontextmanager
 async def running_gateway(
-    workers: Sequence[FakeWorker | str], *, ready: int | None = None, **settings: Any
+    workers: Sequence[FakeWorker | str], *, ready: int | None = None, clock: Clock | None = None, **settings: Any
 ) -> AsyncIterator[RunningGateway]:
     """Start a gateway in front of `workers` (running, or URLs), wait until `ready` of them are (default all)."""
     urls = [worker if isinstance(worker, str) else worker.url for worker in workers]
     values = {"policy": "round_robin", "health_interval_s": 0.2, **settings}
-    gateway = build(GatewaySettings(worker_urls=urls, **values))
+    gateway = build(GatewaySettings(worker_urls=urls, **values), clock=clock)
     sock = bind_port("127.0.0.1", 0)
     port = sock.getsockname()[1]
     config = uvicorn_config(gateway)
@@ -132,7 +134,7 @@ async def running_gateway(
         client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False)
         try:
             await until(lambda: ready_workers(gateway) == wanted, 5, f"{wanted} workers are ready")
-            yield RunningGateway(gateway, port, client)
+            yield RunningGateway(gateway, server, port, client)
         finally:
             await client.aclose()
             await server.shutdown(sockets=[sock])

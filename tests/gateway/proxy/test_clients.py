@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tests.helpers.clock import FakeClock
 from tests.helpers.fake_worker import DONE, FakeWorker, Received, Reply, event
 from tests.helpers.gateway_harness import CHAT, chat_body, request_bytes, running_gateway
 from tests.helpers.processes import until
@@ -286,3 +287,22 @@ async def test_two_models(fast_path: bool) -> None:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
         answer = await gateway.client.post("/generate", content=b'{"text": "x"}')
         assert answer.status_code == 400
+
+
+async def test_idle_clients_are_dropped_and_busy_ones_are_not() -> None:
+    clock = FakeClock()
+    async with FakeWorker(endless) as worker, running_gateway([worker], clock=clock) as gateway:
+        fresh, idle, busy = [await gateway.raw() for _ in range(3)]
+        await idle.send(request_bytes(b"{"))
+        assert (await idle.response())[0] == 400
+        await busy.send(request_bytes(chat_body(stream=True)))
+        assert (await busy.head())[0] == 200
+        gateway.server.close_idle_connections()
+        await idle.send(request_bytes(b"{"))
+        assert (await idle.response())[0] == 400
+        clock.advance(100)
+        gateway.server.close_idle_connections()
+        assert await asyncio.wait_for(idle.reader.read(), 2) == b""
+        assert await busy.reader.readuntil(b"\n\n")
+        for client in (fresh, idle, busy):
+            client.close()

@@ -116,7 +116,9 @@ async def test_fast_path_is_off_under_an_unknown_uvicorn(
     assert "0.99.0" in caplog.text
 
 
-@pytest.mark.parametrize("broken", ["on_response_complete", "on_headers_complete", "on_body", "on_header"])
+@pytest.mark.parametrize(
+    "broken", ["on_message_begin", "on_headers_complete", "on_body", "on_header", "on_message_complete"]
+)
 async def test_fast_path_is_off_when_uvicorn_behaves_differently(
     broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
