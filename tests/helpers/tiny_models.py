@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ _LLAMA3_ROPE = {
 
 TINY_CONFIGS: dict[str, Any] = {
     "llama": LlamaConfig(**_SIZES, tie_word_embeddings=True),
+    "llama-bias": LlamaConfig(**_SIZES, attention_bias=True),
     "llama-bias-llama3": LlamaConfig(**_SIZES, attention_bias=True, mlp_bias=True, rope_parameters=_LLAMA3_ROPE),
     "llama-linear": LlamaConfig(
         **_SIZES, rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
@@ -68,10 +70,12 @@ class TinyModel:
         return ids[len(prompt) :]
 
 
-def build_tiny(name: str, folder: Path) -> TinyModel:
+def build_tiny(name: str, folder: Path, *, vocab_size: int = VOCAB_SIZE) -> TinyModel:
     """Write the checkpoint of TINY_CONFIGS[name] to `folder`. The same name gives the same weights."""
+    config = copy.deepcopy(TINY_CONFIGS[name])
+    config.vocab_size = vocab_size
     generator = torch.Generator().manual_seed(7)
-    model = AutoModelForCausalLM.from_config(TINY_CONFIGS[name], dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)

@@ -48,7 +48,7 @@ def ensure_converted(path: Path, cache_root: Path, progress: Progress) -> Path:
         if target.is_dir():
             return target
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(target.with_name(target.name + ".lock")):
+        with _lock(target.parent / ".lock"):
             if not target.is_dir():
                 _convert_into(path, target, progress)
     except OSError as error:
