@@ -1,0 +1,73 @@
+"""Which runner the settings lead to, and what is refused before anything is loaded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from common.errors import UserError
+from tests.helpers.runner_driver import RunnerDriver
+from tests.helpers.tiny_models import TinyModel
+from worker.config import WorkerSettings
+from worker.engine.factory import create_runner
+
+
+def create(path: str, **settings: Any) -> RunnerDriver:
+    return RunnerDriver(create_runner(WorkerSettings(model_path=path, max_total_tokens=512, cpu_threads=1, **settings)))
+
+
+@pytest.fixture
+def tiny(tiny_model: Callable[[str], TinyModel]) -> TinyModel:
+    return tiny_model("llama")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_without_a_gpu(tiny: TinyModel) -> None:
+    assert create(str(tiny.path), device="auto").runner.info.device == "cpu"
+    with pytest.raises(UserError, match="--device cuda: no GPU"):
+        create("not even looked for", device="cuda")
+
+
+def test_dummy_weights_need_only_a_config(tiny: TinyModel, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes((tiny.path / "config.json").read_bytes())
+    drive = create(str(tmp_path), device="cpu", load_format="dummy")
+    drive.add([5, 6, 7])
+    drive.run(3)
+    assert drive.runner.info.weight_bytes == sum(p.nbytes for p in tiny.reference.parameters())
+
+
+def test_bfloat16_on_request(tiny: TinyModel) -> None:
+    drive = create(str(tiny.path), device="cpu", dtype="bfloat16")
+    assert drive.runner.info.dtype == "bfloat16"
+    assert drive.runner.info.kv_bytes_per_token == 2 * 2 * 2 * 16 * 2
+    drive.add([5, 6, 7])
+    drive.run(3)
+
+
+@pytest.mark.parametrize(
+    ("path", "load_format", "message"),
+    [("some/dir", "gguf", r"needs a \.gguf file"), ("x.gguf", "safetensors", r"does not fit a \.gguf file")],
+)
+def test_load_format_must_fit_the_path(path: str, load_format: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        create(path, device="cpu", load_format=load_format)
+
+
+def test_openmp_threads_sleep_unless_the_user_wants_otherwise(tiny: TinyModel) -> None:
+    code = (
+        "import os, sys; from worker.config import WorkerSettings; from worker.engine.factory import create_runner\n"
+        "create_runner(WorkerSettings(model_path=sys.argv[1], device='cpu', cpu_threads=1, max_total_tokens=64))\n"
+        "print(os.environ['OMP_WAIT_POLICY'])"
+    )
+    plain = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+    for env, expected in ((plain, "passive"), (plain | {"OMP_WAIT_POLICY": "active"}, "active")):
+        command = [sys.executable, "-c", code, str(tiny.path)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
+        assert done.stdout.strip() == expected
