@@ -143,7 +143,8 @@ class Bench:
         """One timed run from an empty prefix cache. Raises RuntimeError if any request was not served."""
         scheduler, collector = self._scheduler, Collector()
         self._redirect(collector)
-        prompts = workload.prompts(np.random.default_rng(seed))
+        # the name too, or workloads would start with the same prompts and find them cached
+        prompts = workload.prompts(np.random.default_rng((seed, *name.encode())))
         sampling = SamplingParams(max_new_tokens=workload.output_tokens, temperature=0.0, ignore_eos=True)
         requests = [
             GenerateRequest(rid=f"{name}-{i}", input_ids=ids, sampling=sampling) for i, ids in enumerate(prompts)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, Protocol
 
+import numpy as np
+
 from worker.cache.prefix import TOKEN_BYTES, PrefixCache
 from worker.scheduler.constants import (
     IN_BATCH_CHECK_TOKENS,
@@ -15,7 +17,9 @@ from worker.scheduler.constants import (
 from worker.scheduler.queue import WaitingQueue
 from worker.scheduler.request import Request
 
-_FOLLOWS = (2, 0)  # rank of a cold request that starts like one ahead of it
+Heads = dict[tuple[str | None, bytes], Request]  # first tokens -> who computes them now or goes ahead
+
+_FOLLOWS = (2, 0)  # rank of a request that can take over much of what one ahead of it computes
 
 
 class QueuePolicy(Protocol):
@@ -43,7 +47,8 @@ class FirstComeFirstServed:
 class LongestPrefixMatch:
     """Most cached tokens first.
 
-    Of cold requests that start alike, one goes ahead and the others follow once its prompt is cached. Retracted
+    Of cold requests that start alike, one goes ahead and the others follow once its prompt is cached, as do those that
+    share much more with a prompt being computed than is cached by now. Retracted
     requests and those passed by LPM_MAX_OVERTAKEN later arrivals go before all others. With more than LPM_MAX_WAITING
     waiting it is arrival order, followers of cold starts still excepted.
     """
@@ -54,14 +59,14 @@ class LongestPrefixMatch:
         self._shared_bytes = -(-IN_BATCH_SHARED_TOKENS // page) * page * TOKEN_BYTES
 
     def order(self, waiting: WaitingQueue, starting: Iterable[Request]) -> Iterable[Request]:
-        heads = {self._head(request) for request in starting}
+        heads = {self._head(request): request for request in starting}
         if len(waiting) > LPM_MAX_WAITING:
             return self._by_arrival(waiting, heads)
         ranked = [(self._rank(request, heads), request) for request in waiting]
         ranked.sort(key=lambda pair: pair[0])  # stable: queue order among equals
         return [request for _, request in ranked]
 
-    def _by_arrival(self, waiting: WaitingQueue, heads: set[tuple[str | None, bytes]]) -> Iterator[Request]:
+    def _by_arrival(self, waiting: WaitingQueue, heads: Heads) -> Iterator[Request]:
         """Arrival order, but cold requests that start like one ahead come last. Matches only what is looked at."""
         followers = []
         for request in waiting:
@@ -77,17 +82,26 @@ class LongestPrefixMatch:
         for request in waiting:
             request.overtaken += sum(request.arrival_index < other.arrival_index for other in admitted)
 
-    def _rank(self, request: Request, heads: set[tuple[str | None, bytes]]) -> tuple[int, int]:
+    def _rank(self, request: Request, heads: Heads) -> tuple[int, int]:
         if request.num_retractions or request.overtaken >= LPM_MAX_OVERTAKEN:
-            heads.add(self._head(request))
+            heads.setdefault(self._head(request), request)
             return (0, 0)
         matched = self._match_length(request)
-        if matched <= IN_BATCH_CHECK_TOKENS and len(request.fill_key) >= self._shared_bytes:
+        if len(request.fill_key) >= self._shared_bytes:
             head = self._head(request)
-            if head in heads:
+            leader = heads.get(head)
+            if leader is not None and self._shared_tokens(request, leader) >= matched + IN_BATCH_SHARED_TOKENS:
                 return _FOLLOWS
-            heads.add(head)
+            if matched <= IN_BATCH_CHECK_TOKENS:
+                heads.setdefault(head, request)
         return (1, -matched)
+
+    def _shared_tokens(self, request: Request, leader: Request) -> int:
+        """Tokens the two have in common from the start."""
+        ours, theirs = (np.frombuffer(r.fill_key, np.int32) for r in (request, leader))
+        length = min(len(ours), len(theirs))
+        differs = ours[:length] != theirs[:length]
+        return int(differs.argmax()) if differs.any() else length
 
     def _head(self, request: Request) -> tuple[str | None, bytes]:
         """Two requests share IN_BATCH_SHARED_TOKENS tokens, in whole pages, exactly if their heads are equal."""

@@ -68,6 +68,14 @@ def test_a_prompt_being_computed_makes_its_like_wait() -> None:
     assert order(cache_with(), cold("b", 1), cold("c", 2), starting=(cold("a", 1),)) == ["c", "b"]
 
 
+def test_a_prompt_half_computed_makes_its_like_wait_for_the_rest() -> None:
+    leader = make_request([1] * 200, "leader")
+    cache = cache_with([1] * 80)
+    like, unlike = make_request([1] * 190 + [5], "like"), make_request([1] * 90 + [2] * 100, "unlike")
+    assert order(cache, like, unlike, starting=(leader,)) == ["unlike", "like"]
+    assert order(cache, like, unlike) == ["like", "unlike"]
+
+
 def test_warm_requests_that_start_alike_do_not_wait() -> None:
     cache = cache_with([1] * 33)
     a, b = make_request([1] * 33 + [5], "a"), make_request([1] * 33 + [6], "b")

@@ -134,7 +134,8 @@ class CudaAttention:
 
     @contextmanager
     def _beside(self) -> Iterator[None]:
-        """Launch on a second stream: chunks are bound by arithmetic, decodes by memory, so they share the GPU well."""
+        """Launch on a second stream: chunks and prefixes are bound by arithmetic, decodes by memory, so they share the
+        GPU well. `_joined` tells when it is done."""
         self._forked.record()
         self._side.wait_event(self._forked)
         with torch.cuda.stream(self._side):
@@ -158,23 +159,47 @@ class CudaAttention:
         run, prefix = now.decode, now.prefix
         assert run is not None
         lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
-        pages = run.pages
-        if run.handle is None:
-            paged_decode(q, keys, values, pages.indptr, pages.indices, pages.last_page_lens, out, lse)
-        else:
-            self._decode.run(self._decode_space, run.handle, q, keys, values, pages, out, lse, causal=False)
         if prefix is None:
+            self._attend_own(run, q, keys, values, out, lse)
             return
         assert packed is not None and now.num_grouped is not None
         queries = packed[: len(q)].view(-1, self._num_kv_heads, self._head_dim)
         prefix_out = torch.empty_like(queries)
         prefix_lse = torch.empty(queries.shape[:2], dtype=torch.float32, device=q.device)
-        self._prefix.run(
-            self._prefix_space, prefix.handle, queries, keys, values, prefix.pages, prefix_out, prefix_lse, causal=False
-        )
+        with self._beside() if self.side_by_side else nullcontext():
+            self._prefix.run(
+                self._prefix_space,
+                prefix.handle,
+                queries,
+                keys,
+                values,
+                prefix.pages,
+                prefix_out,
+                prefix_lse,
+                causal=False,
+            )
+        self._attend_own(run, q, keys, values, out, lse)
+        if self.side_by_side:
+            torch.cuda.current_stream().wait_event(self._joined)
         merge_prefix(
             out, lse, prefix_out.view(q.shape), prefix_lse.view(lse.shape), now.num_grouped, self._num_kv_heads
         )
+
+    def _attend_own(
+        self,
+        run: PlannedRun,
+        q: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+    ) -> None:
+        """Each decode over its own pages."""
+        pages = run.pages
+        if run.handle is None:
+            paged_decode(q, keys, values, pages.indptr, pages.indices, pages.last_page_lens, out, lse)
+        else:
+            self._decode.run(self._decode_space, run.handle, q, keys, values, pages, out, lse, causal=False)
 
     def _kernel(self, backend: Backend, num_heads: int) -> PagedAttention:
         return PagedAttention(
