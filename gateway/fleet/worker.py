@@ -62,7 +62,7 @@ class WorkerLoad:
     """
 
     __slots__ = (
-        "_expiring",
+        "expiring",
         "inflight",
         "last_progress_s",
         "others_requests",
@@ -80,7 +80,7 @@ class WorkerLoad:
         self.report: LoadReport | None = None
         self.others_requests = 0  # that the worker reported beyond ours: another gateway's, or sent directly
         self.others_tokens = 0  # the same of prompt tokens waiting there
-        self._expiring: deque[Ticket] = deque()
+        self.expiring: deque[Ticket] = deque()  # in order of entry; for `expire`
 
     def begin(self, uncached_tokens: int, release_s: float | None) -> Ticket:
         """Enter a request. `release_s`: when its prefill is surely over although no byte will tell (non-stream)."""
@@ -89,7 +89,7 @@ class WorkerLoad:
         self.sent_total += 1
         self.pending_tokens += uncached_tokens
         if release_s is not None:
-            self._expiring.append(ticket)
+            self.expiring.append(ticket)
         return ticket
 
     def told(self, report: LoadReport) -> None:
@@ -105,9 +105,7 @@ class WorkerLoad:
 
     def expire(self, now_s: float) -> None:
         """Let go of prefill work whose estimated time is over. Cheap; call before reading `pending_tokens`."""
-        expiring = self._expiring
-        if not expiring:
-            return
+        expiring = self.expiring
         while expiring and (expiring[0].ended or (expiring[0].release_s or 0.0) <= now_s):
             expiring.popleft().prefilled()
 

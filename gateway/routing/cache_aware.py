@@ -116,9 +116,10 @@ class CacheAware:
     ) -> Offer:
         """Time to this request's first token at one worker, plus what it costs others. Runs for each worker."""
         prices, load, life, limit = self._prices, worker.load, worker.life, worker.identity.max_running_requests
-        known = self._index.matched(life, hashes) if hashes else 0
+        known, room_blocks = self._index.look_up(life, hashes)
         speed = self._speeds.get(life, self._fleet_speed)
-        load.expire(now_s)
+        if load.expiring:
+            load.expire(now_s)
         work_tokens = tokens - known * block_tokens
         if work_tokens < 1.0:
             work_tokens = 1.0
@@ -130,7 +131,7 @@ class CacheAware:
         price_s = (work_tokens + running * prices.running_tokens) / speed
         if limit and running >= limit:
             price_s += (running + 1 - limit) * prices.over_capacity_s
-        excess_blocks = len(hashes) - known - self._index.room(life)
+        excess_blocks = len(hashes) - known - room_blocks
         if excess_blocks > 0:
             price_s += self._displacement_s(life, excess_blocks * self._block_tokens, now_s)
         return price_s, work_tokens, known, worker

@@ -66,10 +66,14 @@ class PrefixIndex:
         table = self._tables.get(life)
         return next(iter(table.values())) if table else None
 
-    def room(self, life: int) -> float:
-        """Blocks that fit without evicting; infinite if the worker's capacity is not known."""
+    def look_up(self, life: int, hashes: Sequence[int]) -> tuple[int, float]:
+        """(blocks matched, blocks that fit without evicting; infinite if the worker's capacity is not known)."""
+        table = self._tables.get(life)
+        matched = self.matched(life, hashes) if hashes and table and hashes[0] in table else 0
         capacity = self._capacities.get(life)
-        return math.inf if capacity is None else max(capacity - self.size(life), 0)
+        if capacity is None:
+            return matched, math.inf
+        return matched, max(capacity - len(table), 0) if table else capacity
 
     def insert(self, life: int, hashes: Sequence[int], now_s: float) -> None:
         """This life holds the whole chain, most recently used. Evicts what does not fit."""

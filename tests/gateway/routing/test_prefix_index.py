@@ -95,14 +95,15 @@ def test_lives_are_purged_at_once() -> None:
 
 def test_room_shrinks_with_what_is_held() -> None:
     index = PrefixIndex(2**20)
-    assert index.room(1) == math.inf
+    assert index.look_up(1, ()) == (0, math.inf)
     index.limit(1, 5)
+    assert index.look_up(1, ()) == (0, 5)
     index.insert(1, chain(text_of([0, 1, 2])), 0)
-    assert index.room(1) == 2
+    assert index.look_up(1, chain(text_of([0, 1, 1]))) == (2, 2)
     index.limit(1, 2)
-    assert (index.room(1), index.size(1)) == (0, 2)
+    assert (index.look_up(1, ()), index.size(1)) == ((0, 0), 2)
     index.limit(1, None)
-    assert index.room(1) == math.inf
+    assert index.look_up(1, ())[1] == math.inf
 
 
 def test_memory_stays_under_the_cap() -> None:
