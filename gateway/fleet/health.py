@@ -29,10 +29,14 @@ class Answer(Protocol):
     """A worker's answer to a small request."""
 
     @property
-    def status(self) -> int: ...
+    def status(self) -> int:
+        """The HTTP status."""
+        ...
 
     @property
-    def body(self) -> bytes: ...
+    def body(self) -> bytes:
+        """The whole body."""
+        ...
 
 
 class Probe(Protocol):

@@ -15,7 +15,7 @@ from gateway.proxy.downstream import respond
 from gateway.proxy.endpoints import GENERATE_PATHS, inbound_of, refusal, request_id_of, too_large
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.forwarder import Forwarder
-from gateway.proxy.http1 import Headers
+from gateway.proxy.http1 import MAX_HEAD_BYTES, Headers
 from gateway.routing.extract import BodyFault
 
 _HOT_PATHS = frozenset(path.encode() for path in GENERATE_PATHS)
@@ -165,17 +165,21 @@ class HotProtocol(HttpToolsProtocol):
     max_body_bytes: ClassVar[int]
 
     _hot: HotRequest | None = None  # the request that is being read or answered
+    _in_head = False  # a request's head has begun and is not complete
+    _head_bytes = 0  # of it, in earlier reads
     _idle_since_s: float | None = None  # only while no request has begun and uvicorn keeps no timer
 
     # --- parser callbacks -------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         self._idle_since_s = None
+        self._in_head, self._head_bytes = True, 0
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
         path, _, query = self.url.partition(b"?")
         parser = self.parser
         if (
@@ -214,6 +218,20 @@ class HotProtocol(HttpToolsProtocol):
             cycle.start_exchange()
         else:
             super().on_message_complete()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+                self._refuse_head()
+
+    def _refuse_head(self) -> None:
+        headers, body = refusal(431, f"The request head is larger than {MAX_HEAD_BYTES} bytes.", b"-")
+        lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+        length = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[431] + lines + length + body)
+        self.transport.close()
 
     # --- connection -------------------------------------------------------------------------------------------------
 

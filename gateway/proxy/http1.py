@@ -66,7 +66,7 @@ class ResponseHead:
 
 
 _PARSED: dict[tuple[bytes, bool], ResponseHead] = {}  # workers say the same again and again
-_MAX_PARSED = 512
+_MAX_PARSED, _MAX_PARSED_BYTES = 512, 1024
 
 
 def parse_head(raw: bytes, method: str) -> ResponseHead:
@@ -77,9 +77,11 @@ def parse_head(raw: bytes, method: str) -> ResponseHead:
     key = raw, method == "HEAD"
     head = _PARSED.get(key)
     if head is None:
-        if len(_PARSED) >= _MAX_PARSED:
-            _PARSED.clear()
-        head = _PARSED[key] = _parse_head(raw, method)
+        head = _parse_head(raw, method)
+        if len(raw) <= _MAX_PARSED_BYTES:
+            if len(_PARSED) >= _MAX_PARSED:
+                _PARSED.clear()
+            _PARSED[key] = head
     return head
 
 

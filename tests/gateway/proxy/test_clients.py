@@ -257,6 +257,18 @@ async def test_far_too_large_a_body_is_not_read(fast_path: bool) -> None:
         client.close()
 
 
+async def test_endless_request_head_is_431() -> None:
+    async with running_gateway([]) as gateway:
+        client = await gateway.raw()
+        await client.send(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\n".encode())
+        for name in (b"a", b"b"):
+            await client.send(b"".join(b"x-%b-%d: %b\r\n" % (name, number, b"y" * 1000) for number in range(35)))
+            await asyncio.sleep(0.05)
+        status, _, body = await client.response()
+        assert (status, json.loads(body)["error"]["type"]) == (431, "invalid_request_error")
+        client.close()
+
+
 async def test_no_worker_at_all_is_503(fast_path: bool) -> None:
     async with running_gateway([], fast_path=fast_path) as gateway:
         start = time.monotonic()
