@@ -6,8 +6,10 @@ Ray reads RAY_AUTH_MODE and the token's place from the environment when it is im
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from typing import Any
 
+from common.errors import UserError
 from common.fleet import CONTROLLER_ACTOR, RAY_NAMESPACE
 from gateway.fleet.discovery import FleetLost
 
@@ -18,6 +20,9 @@ class RayFleetWatch:
     """FleetWatch over the named controller actor of the Ray at `address`. Connects when first asked."""
 
     def __init__(self, address: str) -> None:
+        """Raises UserError if Ray is not installed."""
+        if importlib.util.find_spec("ray") is None:
+            raise UserError("--ray-address needs the package ray, which is not installed; install it or drop the flag.")
         self._address = address
         self._ray: Any = None
         self._controller: Any = None
