@@ -42,13 +42,14 @@ class TorchNativeAttention:
         self._layers = [pool.slots(layer) for layer in range(len(pool.k))]
         self._num_heads = num_heads
         self._num_kv_heads, self._head_dim = pool.k.shape[-2:]
+        self._dtype = pool.k.dtype
         self._write_slots = torch.empty(0, dtype=torch.int64)
         self._decodes: list[_DecodeGroup] = []
         self._prefills: list[_Prefill] = []
 
     def plan(self, metadata: PassMetadata) -> None:
         self._write_slots = torch.from_numpy(metadata.write_slots)
-        self._decodes = _plan_decodes(metadata)
+        self._decodes = _plan_decodes(metadata, self._dtype)
         self._prefills = _plan_prefills(metadata)
 
     def forward(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -83,7 +84,7 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tenso
     return out.squeeze(0).transpose(0, 1)
 
 
-def _plan_decodes(metadata: PassMetadata) -> list[_DecodeGroup]:
+def _plan_decodes(metadata: PassMetadata, dtype: torch.dtype) -> list[_DecodeGroup]:
     lens = metadata.seq_lens[: metadata.num_decode]
     order = np.argsort(-lens, kind="stable")
     bounds = _group_bounds(lens[order])
@@ -95,7 +96,8 @@ def _plan_decodes(metadata: PassMetadata) -> list[_DecodeGroup]:
         mask = None
         if padding.any():
             slots[padding] = 0
-            mask = torch.zeros(padding.shape).masked_fill_(torch.from_numpy(padding), -torch.inf)[:, None, None, :]
+            mask = torch.zeros(padding.shape, dtype=dtype).masked_fill_(torch.from_numpy(padding), -torch.inf)
+            mask = mask[:, None, None, :]
         everyone = len(bounds) == 2 and bool((members[1:] > members[:-1]).all())
         tokens = slice(0, len(members)) if everyone else torch.from_numpy(members)
         groups.append(_DecodeGroup(tokens, len(members), torch.from_numpy(slots.ravel()), mask))

@@ -104,7 +104,7 @@ class CpuRunner:
             raise StepFailed("The machine has no memory left for this pass.") from error
 
     def close(self) -> None:
-        del self._model, self._attention
+        del self._model, self._attention, self.pool
 
     def _run(self, batch: ForwardBatch) -> DoneStep:
         positions = inputs.positions(batch)

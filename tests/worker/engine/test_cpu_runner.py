@@ -171,6 +171,29 @@ def test_numbers_that_are_not_finite_fail_the_step_only(tiny_model: TinyModels) 
     check(tiny, drive)
 
 
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (MemoryError(), StepFailed),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), StepFailed),
+        (RuntimeError("shape mismatch"), RuntimeError),
+    ],
+)
+def test_only_lack_of_memory_is_a_failed_step(
+    fault: Exception, expected: type[Exception], tiny_model: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive = driver(tiny_model("llama"))
+    drive.add([5, 6, 7])
+
+    def run_out(*_: object) -> None:
+        raise fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr("worker.models.llama.LlamaModel.forward", run_out)
+        with pytest.raises(expected):
+            drive.step()
+
+
 def test_info_states_what_was_loaded(tiny_model: TinyModels) -> None:
     tiny = tiny_model("llama")
     info = driver(tiny, page_size=4, max_running_requests=3, context_length=128).runner.info

@@ -48,6 +48,7 @@ def test_bfloat16_on_request(tiny: TinyModel) -> None:
     assert drive.runner.info.dtype == "bfloat16"
     assert drive.runner.info.kv_bytes_per_token == 2 * 2 * 2 * 16 * 2
     drive.add([5, 6, 7])
+    drive.add([8, 9, 10, 11])  # of another length, so that the shorter is padded
     drive.run(3)
 
 
