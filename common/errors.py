@@ -35,3 +35,18 @@ def error_body(status: int, message: str, *, param: str | None = None, code: str
             "code": code if code is not None else status,
         }
     }
+
+
+class HttpFault(ValueError):
+    """A request answered with an error: HTTP status, one sentence, and the field of the body at fault, if any."""
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+
+    def body(self) -> dict[str, Any]:
+        """OpenAI's error object."""
+        return error_body(self.status, self.message, param=self.param, code=self.code)

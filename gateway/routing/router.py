@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from common.errors import HttpFault
 from gateway.fleet.registry import Registry, Snapshot
 from gateway.fleet.worker import WorkerView
 from gateway.routing.policy import Choice, Policy, RouteRequest
@@ -11,15 +12,8 @@ from gateway.routing.policy import Choice, Policy, RouteRequest
 RETRY_AFTER_S = 1
 
 
-class RouteFault(Exception):
-    """No worker can be chosen: an HTTP status and a sentence; `param` names the request field at fault."""
-
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.param = param
-        self.code = code
+class RouteFault(HttpFault):
+    """No worker can be chosen."""
 
 
 class Router:

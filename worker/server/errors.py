@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from pydantic import ValidationError
 
-from common.errors import error_body
+from common.errors import HttpFault
 
 
-class RequestFault(ValueError):
-    """A request that cannot be served: HTTP status, one sentence, and the field of the body at fault, if one is."""
-
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.param = param
-        self.code = code
-
-    def body(self) -> dict[str, Any]:
-        """OpenAI's error object."""
-        return error_body(self.status, self.message, param=self.param, code=self.code)
+class RequestFault(HttpFault):
+    """A request that this replica cannot serve."""
 
 
 def from_validation(error: ValidationError) -> RequestFault:
