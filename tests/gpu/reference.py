@@ -47,8 +47,9 @@ WIDE = SMALL | {
 
 
 def make_checkpoint(directory: Path, config: dict[str, Any], seed: int) -> None:
-    """Random weights in bf16. Rows of the output projection differ in length, as trained ones do: with equal ones the
-    best two logits of a position are often closer than bf16 can tell."""
+    """Random weights in bf16. The output projection leans towards one random successor of each token, so that the model
+    is sure of most of its answers, as trained ones are: without that the best two logits of a position are often closer
+    than bf16 can tell (Transformers' own bf16 finds 97 % of fp32's best tokens then, with twice our error)."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     (directory / "config.json").write_text(json.dumps(config))
@@ -63,7 +64,8 @@ def make_checkpoint(directory: Path, config: dict[str, Any], seed: int) -> None:
                 weight.normal_(0.0, 1.0 / weight.shape[1] ** 0.5)
             else:
                 weight.normal_(0.0, 0.5)
-        model.lm_head.weight.mul_(torch.randn(len(model.lm_head.weight), 1, device="cuda").mul_(2.0).exp_())
+        successors = torch.randperm(config["vocab_size"], device="cuda")
+        model.lm_head.weight[successors] += 2.0 * model.model.embed_tokens.weight
     tensors = {name: weight.detach().to(torch.bfloat16).contiguous().cpu() for name, weight in model.named_parameters()}
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
 
