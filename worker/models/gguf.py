@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from safetensors import SafetensorError
 
 from common.errors import UserError
 from worker.models.gguf_format import (
@@ -51,8 +52,9 @@ def ensure_converted(path: Path, cache_root: Path, progress: Progress) -> Path:
         with _lock(target.parent / ".lock"):
             if not target.is_dir():
                 _convert_into(path, target, progress)
-    except OSError as error:
-        raise UserError(f"Cannot convert {path} into {cache_root}: {error.strerror or error}.") from None
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"Cannot convert {path} into {cache_root}: {reason}.") from None
     return target
 
 
