@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 from typing import Any
 
 from common.errors import UserError
@@ -53,6 +54,8 @@ class RayFleetWatch:
 
     def _find_controller(self) -> Any:
         """Blocking. Raises ValueError if no such actor lives, ConnectionError if no Ray does."""
+        # Ray's own handler would kill the process 3 s after SIGTERM, drained or not.
+        os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
         import ray
 
         self._ray = ray

@@ -145,11 +145,14 @@ def _limit_context(
 
 
 def _eos_token_ids(path: Path, raw: Mapping[str, Any]) -> tuple[int, ...]:
-    """Union of the EOS ids that config.json, generation_config.json and the tokenizer name, in that order."""
+    """Union of the EOS ids that config.json, generation_config.json and the tokenizer name, in that order.
+
+    Ids outside the vocabulary can never be sampled; checkpoints with a tokenizer of another model name such.
+    """
     ids = _as_ids(raw.get("eos_token_id"))
     ids += _as_ids(_read_json(path / "generation_config.json").get("eos_token_id"))
     ids += _tokenizer_eos(path)
-    return tuple(dict.fromkeys(ids))
+    return tuple(dict.fromkeys(i for i in ids if 0 <= i < int(raw["vocab_size"])))
 
 
 def _as_ids(value: Any) -> list[int]:

@@ -127,6 +127,10 @@ def test_eos_ids_of_all_files_without_repeats(tmp_path: Path) -> None:
     assert load(tmp_path, eos_token_id=None).eos_token_ids == (9, 7, 6)
 
 
+def test_eos_ids_outside_the_vocabulary_are_left_out(tmp_path: Path) -> None:
+    assert load(tmp_path, eos_token_id=[7, 10**6, -1]).eos_token_ids == (7,)
+
+
 def test_overrides_and_context_length(tmp_path: Path) -> None:
     write(tmp_path, **LLAMA_31)
     config = load_model_config(tmp_path, context_length=1000, overrides={"rms_norm_eps": 0.5})
