@@ -77,8 +77,9 @@ class LocalFleet:
             if event := self._gateway.tend():
                 self._progress.line(event)
             self._check_ray()
-        self._progress.line("stopping: running requests may finish; Ctrl-C again ends them")
-        self._gateway.stop(self._plan.shutdown_grace_s + _DRAIN_MARGIN_S)
+        grace_s = self._plan.shutdown_grace_s
+        self._progress.line(f"stopping: running requests have {grace_s:g} s to finish; Ctrl-C again ends them")
+        self._gateway.stop(grace_s + _DRAIN_MARGIN_S)
 
     def _replica_spec(self, node: RayNode, model_path: str, threads: int) -> ReplicaSpec:
         plan = self._plan

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gateway.proxy.forwarder import Forwarder
 
 _BACK_PRESSURE = frozenset({429, 503})
+_LAST_EVENT = b"data: [DONE]\n\n"
 _CLIENT_CLOSED_STATUS = 499  # never sent; labels the metric
 _NOT_SENT = frozenset({FailureKind.REFUSED, FailureKind.UNREACHABLE, FailureKind.CONNECT_TIMEOUT})
 ROUTE_HEADER, REQUEST_ID_HEADER = b"x-canopy-route", b"x-request-id"
@@ -52,6 +53,7 @@ class Exchange:
         "_forwarder",
         "_gate",
         "_has_data",
+        "_last_payload",
         "_paused",
         "_progress_s",
         "_scan_usage",
@@ -74,6 +76,7 @@ class Exchange:
         self._tried: list[str] = []
         self._gate: EventGate | None = None
         self._has_data = False
+        self._last_payload = b""
         self._paused = False
         self._status = 0  # of the head that was sent, 0 before
         self._scan_usage = True
@@ -90,9 +93,13 @@ class Exchange:
 
     def cancel(self) -> None:
         """The client left."""
-        if not self.done:
-            self._forwarder.metrics.client_disconnects += 1
-            self._finish(_CLIENT_CLOSED_STATUS)
+        if self.done:
+            return
+        if self._last_payload.endswith(_LAST_EVENT):  # it has all it wants, and does not wait for the end of the body
+            self._finish(self._status)
+            return
+        self._forwarder.metrics.client_disconnects += 1
+        self._finish(_CLIENT_CLOSED_STATUS)
 
     def pause(self) -> None:
         """The client reads slower than the worker writes."""
@@ -224,6 +231,7 @@ class Exchange:
         assert self.choice is not None
         if not self._has_data:
             self._first_data(now_s)
+        self._last_payload = payload
         if self._scan_usage:
             self._look_for_usage(payload)
         self._progress_s = self.choice.worker.load.last_progress_s = now_s

@@ -5,6 +5,7 @@ Validation is the worker's work: only what is not a JSON object at all is refuse
 
 from __future__ import annotations
 
+import json
 from array import array
 from typing import Any
 
@@ -45,10 +46,20 @@ def _fields(body: bytes) -> dict[str, Any]:
     try:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise BodyFault(f"The request body is not valid JSON: {error}.") from None
+        fields = _with_constants(body)
+        if fields is None:
+            raise BodyFault(f"The request body is not valid JSON: {error}.") from None
     if not isinstance(fields, dict):
         raise BodyFault("The request body must be a JSON object.")
     return fields
+
+
+def _with_constants(body: bytes) -> Any:
+    """A body that is JSON but for NaN and Infinity, or None. It goes on to a worker, which names the field."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _model(fields: dict[str, Any]) -> str | None:

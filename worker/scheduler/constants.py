@@ -28,5 +28,5 @@ MIN_OUTPUT_ROOM_TOKENS = 5
 LPM_MAX_OVERTAKEN = 64
 # Ours: prompt tokens a step computes without --chunked-prefill-size. A CPU computes tokens slowly, so its chunks are
 # short, or running requests would stall. A GPU gets what SGLang gives 60 to 160 GiB of memory.
-CPU_CHUNK_TOKENS = 512
+CPU_CHUNK_TOKENS = 128
 GPU_CHUNK_TOKENS = 8192

@@ -124,7 +124,7 @@ class Service:
         if failure is not None:
             self.lifecycle.move_to(ReplicaState.FAILED)
         if self._serving is not None:
-            self._serving.streams.abort_all(503 if failure is None else 500, failure or "The server is shutting down.")
+            self._serving.streams.abort_all(503, failure or "The server is shutting down.")
 
     def close(self) -> None:
         """End the tokenizer's threads."""

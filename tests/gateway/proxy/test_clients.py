@@ -54,6 +54,22 @@ async def test_clients_that_leave_their_stream_free_the_worker(fast_path: bool) 
         assert gateway.inflight == 0
 
 
+async def test_a_client_that_closes_behind_the_last_event_was_served(fast_path: bool) -> None:
+    async def complete_but_open(request: Received, reply: Reply) -> None:
+        await reply.stream_head()
+        await reply.chunk(event("x"))
+        await reply.chunk(DONE)
+        await asyncio.sleep(60)
+
+    async with FakeWorker(complete_but_open) as worker, running_gateway([worker], fast_path=fast_path) as gateway:
+        client = await gateway.raw()
+        await client.send(request_bytes(chat_body(stream=True)))
+        await client.reader.readuntil(DONE)
+        client.close()
+        await until(lambda: gateway.inflight == 0, LEAVE_DEADLINE_S, "the request is over")
+        assert gateway.metric("client_disconnects_total") == 0
+
+
 async def test_half_close_counts_as_leaving(fast_path: bool) -> None:
     async with FakeWorker(silent) as worker, running_gateway([worker], fast_path=fast_path) as gateway:
         client = await gateway.raw()

@@ -109,3 +109,7 @@ def test_model_only() -> None:
     assert extract_model(b'{"model": "m", "prompt": "abc"}').text == b""
     with pytest.raises(BodyFault):
         extract_model(b"[]")
+
+
+def test_nan_is_left_for_the_worker_to_refuse() -> None:
+    assert extract(b'{"model": "m", "temperature": NaN, "stream": true}').stream

@@ -43,9 +43,9 @@ def test_running_requests_are_bounded_by_rows_and_setting() -> None:
 
 def test_chunk_size_defaults_by_device_and_fits_the_page() -> None:
     info = runner_info(page_size=1)
-    assert resolve_limits(make_settings(), info).chunked_prefill_size == 512
+    assert resolve_limits(make_settings(), info).chunked_prefill_size == 128
     assert resolve_limits(make_settings(), replace(info, device="cuda")).chunked_prefill_size == 8192
-    assert resolve_limits(make_settings(), replace(info, page_size=48)).chunked_prefill_size == 480
+    assert resolve_limits(make_settings(), replace(info, page_size=48)).chunked_prefill_size == 96
     assert resolve_limits(make_settings(chunked_prefill_size=64), info).chunked_prefill_size == 64
     assert resolve_limits(make_settings(chunked_prefill_size=-1), info).chunked_prefill_size is None
 
