@@ -3,7 +3,7 @@
     python -m benchmarks.cpu_replica MODEL_DIR [--chats 8] [--max-tokens 64] [--rounds 3]
 
 Each server runs alone, on the same prompts, all cores, greedy; the rounds of the two alternate. Prints generated tokens
-a second per round and the ratio of the medians.
+a second per round and the ratio of the medians. The peer needs the package accelerate.
 """
 
 from __future__ import annotations
