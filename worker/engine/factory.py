@@ -9,7 +9,7 @@ from typing import cast
 from common.errors import UserError
 from worker.config import WorkerSettings
 from worker.engine.batch import ModelRunner
-from worker.engine.cpu_tuning import sleep_when_idle
+from worker.engine.cpu_tuning import spin_briefly
 from worker.models.config import load_model_config
 from worker.models.paths import cache_root, resolve_model_path
 
@@ -18,7 +18,7 @@ def create_runner(settings: WorkerSettings) -> ModelRunner:
     """Load the model and get ready for passes. Raises UserError for what the user can mend."""
     _check_load_format(settings)
     if settings.device != "cuda":
-        sleep_when_idle(os.environ)
+        spin_briefly(os.environ)
     device = _device(settings)
     path = resolve_model_path(settings.model_path, cache_root(os.environ))
     config = load_model_config(path, context_length=settings.context_length)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from common.errors import UserError
 from tests.helpers.runner_driver import RunnerDriver
 from tests.helpers.tiny_models import TinyModel
 from worker.config import WorkerSettings
+from worker.engine.cpu_tuning import spin_briefly
 from worker.engine.factory import create_runner
 
 
@@ -61,14 +61,19 @@ def test_load_format_must_fit_the_path(path: str, load_format: str, message: str
         create(path, device="cpu", load_format=load_format)
 
 
-def test_openmp_threads_sleep_unless_the_user_wants_otherwise(tiny: TinyModel) -> None:
+def test_openmp_threads_spin_briefly_unless_the_user_wants_otherwise() -> None:
+    for env, expected in (({}, "2000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)):
+        before = dict(env)
+        spin_briefly(env)
+        assert env == before | ({"GOMP_SPINCOUNT": expected} if expected else {})
+
+
+def test_openmp_is_set_before_torch_is_imported(tiny: TinyModel) -> None:
     code = (
-        "import os, sys; from worker.config import WorkerSettings; from worker.engine.factory import create_runner\n"
-        "create_runner(WorkerSettings(model_path=sys.argv[1], device='cpu', cpu_threads=1, max_total_tokens=64))\n"
-        "print(os.environ['OMP_WAIT_POLICY'])"
+        "import os, sys; from worker.config import WorkerSettings; from worker.engine import factory\n"
+        "def check(env):\n    assert env is os.environ and 'torch' not in sys.modules; print('in time')\n"
+        "factory.spin_briefly = check\n"
+        "factory.create_runner(WorkerSettings(model_path=sys.argv[1], max_total_tokens=64, cpu_threads=1))"
     )
-    plain = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
-    for env, expected in ((plain, "passive"), (plain | {"OMP_WAIT_POLICY": "active"}, "active")):
-        command = [sys.executable, "-c", code, str(tiny.path)]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
-        assert done.stdout.strip() == expected
+    command = [sys.executable, "-c", code, str(tiny.path)]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout == "in time\n"
