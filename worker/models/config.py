@@ -135,8 +135,9 @@ def _limit_context(
                 f"--context-length {context_length} exceeds the {config.context_len} tokens the model was made for."
             )
         config = replace(config, context_len=context_length)
-    window = raw.get("sliding_window")
-    if raw.get("use_sliding_window", family.windowed) and window is not None and window < config.context_len:
+    window = raw.get("sliding_window", family.window_tokens)
+    used = raw.get("use_sliding_window", family.window_tokens is not None)
+    if used and window is not None and window < config.context_len:
         raise UserError(
             f"The model attends within a window of {window} tokens, which is supported only up to that length; "
             f"use --context-length {window}."

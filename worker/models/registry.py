@@ -12,12 +12,12 @@ class Family:
     qkv_bias: bool | None = None  # None: `attention_bias` of config.json says
     o_bias_follows: bool = True  # the output projection has a bias when q, k and v do
     qk_norm: bool = False
-    windowed: bool = False  # `sliding_window` counts unless `use_sliding_window` is false
+    window_tokens: int | None = None  # sliding window where config.json names none; None: only if it asks for one
 
 
 ARCHITECTURES: dict[str, Family] = {
     "LlamaForCausalLM": Family(),
-    "MistralForCausalLM": Family(qkv_bias=False, windowed=True),
+    "MistralForCausalLM": Family(qkv_bias=False, window_tokens=4096),
     "Qwen2ForCausalLM": Family(qkv_bias=True, o_bias_follows=False),
     "Qwen3ForCausalLM": Family(qk_norm=True),
 }

@@ -148,6 +148,8 @@ def test_sliding_windows_are_refused_unless_they_cannot_matter(tmp_path: Path) -
         load(tmp_path, MISTRAL)
     assert load_model_config(tmp_path, context_length=4096).context_len == 4096
     assert load(tmp_path, MISTRAL, sliding_window=None).context_len == 131072
+    with pytest.raises(UserError, match="window of 4096 tokens"):
+        load(tmp_path, {k: v for k, v in MISTRAL.items() if k != "sliding_window"})
     assert load(tmp_path, QWEN2).qkv_bias
     with pytest.raises(UserError, match="window of 4096"):
         load(tmp_path, QWEN2, use_sliding_window=True)
