@@ -11,10 +11,10 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Generic, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from common.errors import UserError
@@ -25,7 +25,19 @@ ENV_PREFIX = "CANOPY_"
 class Settings(BaseModel):
     """Base of every settings class: immutable, unknown keys refused, all values in declared units."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, protected_namespaces=(), allow_inf_nan=False
+    )
+
+    @model_validator(mode="after")
+    def _refuse_not_built(self) -> Settings:
+        """A setting of a feature that does not exist may only have its default."""
+        for name, field in type(self).model_fields.items():
+            instead, value = _extra(field)["not_built"], getattr(self, name)
+            if instead is not None and value != field.default:
+                flag = flag_of(name) if value is True else f"{flag_of(name)} {value}"
+                raise ValueError(f"{flag} is not built yet: {instead}.")
+        return self
 
 
 S = TypeVar("S", bound=Settings)
@@ -45,12 +57,31 @@ def option(
     *,
     category: str,
     aliases: Sequence[str] = (),
+    deprecated: Sequence[str] = (),
+    not_built: str | None = None,
+    secret: bool = False,
     **bounds: Any,
 ) -> Any:
-    """A settings field: default (`...` = required), help with its unit, category of the help page, further flag names
-    (without dashes in front), and pydantic bounds such as ge=0."""
-    extra = {"category": category, "aliases": list(aliases)}
-    return Field(default, description=help_text, json_schema_extra=cast(Any, extra), **bounds)
+    """A settings field: default (`...` = required), help with its unit, category of the help page, and more.
+
+    aliases, deprecated: further names, without dashes in front; a deprecated one is accepted with a warning.
+    not_built: what to do instead; the setting is known, but any value but its default is refused.
+    secret: the value is shown nowhere.
+    bounds: pydantic's, such as ge=0.
+    """
+    extra = {
+        "category": category,
+        "aliases": list(aliases),
+        "deprecated": list(deprecated),
+        "not_built": not_built,
+        "secret": secret,
+    }
+    return Field(default, description=help_text, json_schema_extra=cast(Any, extra), repr=not secret, **bounds)
+
+
+def flag_of(name: str) -> str:
+    """The first spelling of a field on the command line."""
+    return "--" + name.replace("_", "-")
 
 
 def load(cls: type[S], argv: Sequence[str], env: Mapping[str, str], *, prog: str) -> Loaded[S]:
@@ -141,7 +172,7 @@ def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> No
 
 
 def _spellings(name: str, field: FieldInfo) -> list[str]:
-    return [name.replace("_", "-"), *_extra(field)["aliases"]]
+    return [name.replace("_", "-"), *_extra(field)["aliases"], *_extra(field)["deprecated"]]
 
 
 def _extra(field: FieldInfo) -> dict[str, Any]:
@@ -150,8 +181,8 @@ def _extra(field: FieldInfo) -> dict[str, Any]:
 
 def _bare_type(annotation: Any) -> Any:
     if get_origin(annotation) in (Union, types.UnionType):
-        return next(arg for arg in get_args(annotation) if arg is not type(None))
-    return annotation
+        annotation = next(arg for arg in get_args(annotation) if arg is not type(None))
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 def _split_if_list(field: FieldInfo, value: str) -> Any:

@@ -1,0 +1,70 @@
+"""Logs, metrics and traces."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from common.setting_types import JsonObject
+from common.settings import Settings, option
+
+_option = partial(option, category="Observability")
+
+_LogLevel = Literal["debug", "info", "warning", "error"]
+_PREFIX = "the labels are fixed, add yours in Prometheus' relabel_configs"
+
+
+class ObservabilitySettings(Settings):
+    """Observability."""
+
+    log_level: _LogLevel = _option("info", "log level")
+    log_level_http: _LogLevel | None = _option(
+        None, "log level of the HTTP server, info = a line for each request; without it warning"
+    )
+    log_format: Literal["text", "json"] = _option("text", "log lines as text or one JSON object each")
+    decode_log_interval: int = _option(40, "decode steps between log lines", ge=1)
+    log_requests: bool = _option(False, "log each request when it arrives and when it ends")
+    log_requests_level: int = _option(
+        2,
+        "0 = ids and counts, 1 = sampling parameters too, 2 = the start of texts too, 3 = whole texts",
+        ge=0,
+        le=3,
+    )
+    log_requests_format: Literal["text", "json"] = _option("text", "lines of --log-requests as text or JSON")
+    enable_metrics: bool = _option(True, "serve /metrics")
+
+    log_requests_target: list[str] = _option(
+        [], "where lines of --log-requests go", not_built="they go to standard error with the other lines"
+    )
+    enable_metrics_for_all_schedulers: bool = _option(
+        False, "metrics of every rank", not_built="a replica has one scheduler, leave it out"
+    )
+    bucket_time_to_first_token: list[float] | None = _option(
+        None, "histogram buckets of TTFT in seconds", not_built="leave it out"
+    )
+    bucket_inter_token_latency: list[float] | None = _option(
+        None, "histogram buckets of ITL in seconds", not_built="leave it out"
+    )
+    bucket_e2e_request_latency: list[float] | None = _option(
+        None, "histogram buckets of the whole request in seconds", not_built="leave it out"
+    )
+    prompt_tokens_buckets: list[str] = _option([], "histogram buckets of prompt tokens", not_built="leave it out")
+    generation_tokens_buckets: list[str] = _option([], "histogram buckets of output tokens", not_built="leave it out")
+    extra_metric_labels: JsonObject | None = _option(None, "labels for every metric", not_built=_PREFIX)
+    tokenizer_metrics_custom_labels_header: str = _option(
+        "x-custom-labels", "request header with labels", not_built=_PREFIX
+    )
+    tokenizer_metrics_allowed_custom_labels: list[str] = _option([], "labels requests may set", not_built=_PREFIX)
+    export_metrics_to_file: bool = _option(
+        False, "a record for each request in files", not_built="use --log-requests --log-requests-format json"
+    )
+    export_metrics_to_file_dir: str | None = _option(
+        None, "where those files go", not_built="use --log-requests --log-requests-format json"
+    )
+    crash_dump_folder: str | None = _option(
+        None, "recent requests after a crash", not_built="use --log-requests to keep them"
+    )
+    enable_trace: bool = _option(False, "OpenTelemetry traces", not_built="use --log-requests and /metrics")
+    otlp_traces_endpoint: str = _option("localhost:4317", "where traces go", not_built="leave it out")
+    kv_events_config: JsonObject | None = _option(None, "stream of KV cache events", not_built="leave it out")
+    uvicorn_access_log_exclude_prefixes: list[str] = _option([], "paths left out of the log of --log-level-http info")
