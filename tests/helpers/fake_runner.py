@@ -125,7 +125,7 @@ class FakeRunner:
     def launch(self, batch: ForwardBatch) -> _Pending:
         self.batches.append(batch)
         if batch.step_id in self.launch_faults:
-            raise StepFailed("launch fault")
+            raise StepFailed("launch fault", advice="try less")
         pending = _Pending(self, batch)
         self._queue.append(pending)
         if not self._info.overlaps:
@@ -155,7 +155,7 @@ class FakeRunner:
             for index, own in enumerate(slots):
                 self._entries[own[-int(batch.query_lens[index]) :]] = EMPTY
             self._spoiled.update(batch.rows.tolist())
-            return StepFailed("result fault")
+            return StepFailed("result fault", advice="try less")
         sampled = [self._run(batch, index, own) for index, own in enumerate(slots)]
         return StepResult(np.array(sampled, np.int32))
 

@@ -24,11 +24,13 @@ START_TIMEOUT_S = 120
 class ReplicaProcess:
     """A replica that was started and may be loading still. `folder` takes its files."""
 
-    def __init__(self, model: Path | str, folder: Path, *flags: str, wait: bool = True) -> None:
+    def __init__(
+        self, model: Path | str, folder: Path, *flags: str, wait: bool = True, module: str = "worker"
+    ) -> None:
         self.log_file = folder / "replica.log"
         self.ready_file = folder / "ready.json"
         self.temporary = Path(tempfile.mkdtemp(prefix="replica-"))  # a short path: sockets lie below it
-        command = [sys.executable, "-m", "worker", "--model-path", str(model), "--port", "0", "--cpu-threads", "1"]
+        command = [sys.executable, "-m", module, "--model-path", str(model), "--port", "0", "--cpu-threads", "1"]
         command += ["--ready-file", str(self.ready_file), *flags]
         env = os.environ | {"TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1"}
         with self.log_file.open("wb") as log:
@@ -87,9 +89,11 @@ class ReplicaProcess:
 
 
 @contextmanager
-def replica(model: Path | str, folder: Path, *flags: str, wait: bool = True) -> Iterator[ReplicaProcess]:
-    """A replica that is surely gone afterwards, with all its processes and temporary files."""
-    running = ReplicaProcess(model, folder, *flags, wait=False)
+def replica(
+    model: Path | str, folder: Path, *flags: str, wait: bool = True, module: str = "worker"
+) -> Iterator[ReplicaProcess]:
+    """A replica that is surely gone afterwards, with all its processes and temporary files. `module` runs it."""
+    running = ReplicaProcess(model, folder, *flags, wait=False, module=module)
     seen: set[int] = set()
     try:
         if wait:

@@ -63,7 +63,14 @@ class StepResult:
 
 
 class StepFailed(Exception):
-    """A pass could not be computed (out of memory, numerical fault). Its requests are aborted; the runner lives on."""
+    """A pass could not be computed (out of memory, numerical fault). Its requests are aborted; the runner lives on.
+
+    The text is for clients; `advice` tells whoever runs the server which setting to change, for the log.
+    """
+
+    def __init__(self, text: str, *, advice: str = "") -> None:
+        super().__init__(text)
+        self.advice = advice
 
 
 class PendingStep(Protocol):

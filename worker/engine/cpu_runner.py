@@ -18,6 +18,7 @@ from worker.engine.cpu_tuning import keep_freed_memory
 from worker.engine.loading import build_model, compute_dtype, open_weights
 from worker.engine.memory import cpu_pool_size, kv_bytes_per_token
 from worker.engine.next_tokens import NextTokens
+from worker.engine.out_of_memory import step_failed
 from worker.engine.page_table import PageTable
 from worker.engine.sampler import sample
 from worker.engine.sampling_table import SamplingTable
@@ -93,15 +94,11 @@ class CpuRunner:
     @torch.inference_mode()
     def launch(self, batch: ForwardBatch) -> DoneStep:
         self._table.apply(batch.page_writes)
-        self._sampling.admit(batch.admissions)
         try:
+            self._sampling.admit(batch.admissions)
             return self._run(batch)
-        except MemoryError as error:
-            raise StepFailed("The machine has no memory left for this pass.") from error
-        except RuntimeError as error:
-            if "allocate memory" not in str(error):
-                raise
-            raise StepFailed("The machine has no memory left for this pass.") from error
+        except (MemoryError, RuntimeError) as error:
+            raise step_failed(error, batch, where="machine") from error
 
     def close(self) -> None:
         del self._model, self._attention, self.pool

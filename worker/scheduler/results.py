@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,8 +19,11 @@ from worker.scheduler.rows import Int64s, RequestTable
 from worker.scheduler.stats import SchedulerStats
 
 OUT_OF_VOCABULARY = "The model produced the token id {token}, which is outside its vocabulary; its output is unusable."
+STEP_FAILED_LINE = "A step failed. #decode: %d, #new-token: %d, #aborted-req: %d. %s %s"
 STEP_FAILED = "The step that computed this request failed: {fault}"
 _LENGTH = FinishReason(kind="length")
+
+logger = logging.getLogger(__name__)
 
 
 class ResultHandler:
@@ -70,6 +75,9 @@ class ResultHandler:
         """A step failed: its requests end, everyone else goes on."""
         table = self._table
         live = table.live(plan.batch.rows, plan.epochs)
+        logger.error(
+            STEP_FAILED_LINE, plan.batch.num_decode, len(plan.batch.prefill_ids), live.sum(), fault, fault.advice
+        )
         for request in table.requests(plan.batch.rows[live]):
             self._lifecycle.abort(request, 503, STEP_FAILED.format(fault=fault))
         # Whether the runner applied them is not known.

@@ -15,6 +15,7 @@ from common.errors import UserError
 from tests.helpers.runner_driver import RunnerDriver
 from tests.helpers.tiny_models import TinyModel
 from worker.config import WorkerSettings
+from worker.engine import factory
 from worker.engine.cpu_tuning import spin_briefly
 from worker.engine.factory import create_runner
 
@@ -31,8 +32,70 @@ def tiny(tiny_model: Callable[[str], TinyModel]) -> TinyModel:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_without_a_gpu(tiny: TinyModel) -> None:
     assert create(str(tiny.path), device="auto").runner.info.device == "cpu"
-    with pytest.raises(UserError, match="--device cuda: no GPU"):
+    with pytest.raises(UserError, match="--device cuda: .* use --device cpu"):
         create("not even looked for", device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("cuda", "init", "sentence"),
+    [
+        (
+            None,
+            None,
+            "this torch was built without CUDA; install a CUDA build of torch",
+        ),
+        (
+            "13.0",
+            RuntimeError("The NVIDIA driver on your system is too old (found version 11040). Please update your GPU."),
+            "the driver cannot be used (The NVIDIA driver on your system is too old (found version 11040)); install an "
+            "NVIDIA driver for CUDA 13.0",
+        ),
+        (
+            "13.0",
+            RuntimeError("No CUDA GPUs are available"),
+            "no GPU can be used (No CUDA GPUs are available); look at nvidia-smi and CUDA_VISIBLE_DEVICES",
+        ),
+        ("13.0", None, "no GPU was found; look at nvidia-smi and CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_what_keeps_a_gpu_from_being_used_is_told(
+    cuda: str | None, init: Exception | None, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fake_init() -> None:
+        if init is not None:
+            raise init
+
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", fake_init)
+    with pytest.raises(UserError) as caught:
+        create("not even looked for", device="cuda")
+    assert str(caught.value) == f"--device cuda: {sentence}; or use --device cpu."
+
+
+def test_a_gpu_with_an_unusable_driver_does_not_go_unnoticed(
+    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_driver() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040).")
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", no_driver)
+    assert create(str(tiny.path), device="auto").runner.info.device == "cpu"
+    assert "No GPU is used: the driver cannot be used" in caplog.text
+
+
+@pytest.mark.parametrize("package", ["triton", "flashinfer"])
+def test_a_missing_gpu_package_is_named(package: str, tiny: TinyModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        assert name == "worker.engine.cuda.runner"
+        raise ModuleNotFoundError(f"No module named '{package}.language'", name=f"{package}.language")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(factory.importlib, "import_module", missing)
+    with pytest.raises(UserError, match=rf"--device cuda needs the package {package}, .*'canopy-serve\[gpu\]'"):
+        create(str(tiny.path), device="cuda")
 
 
 def test_dummy_weights_need_only_a_config(tiny: TinyModel, tmp_path: Path) -> None:

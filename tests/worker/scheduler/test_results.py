@@ -79,7 +79,9 @@ def test_a_token_outside_the_vocabulary_aborts_only_its_request(bench: Scheduler
 
 
 @pytest.mark.parametrize("kind", ["launch", "result"])
-def test_a_failed_step_aborts_its_requests_and_no_others(bench: SchedulerBench, kind: str) -> None:
+def test_a_failed_step_aborts_its_requests_and_no_others(
+    bench: SchedulerBench, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     faults = bench.runner.launch_faults if kind == "launch" else bench.runner.result_faults
     faults.add(4)
     hit = [bench.submit([1, 2, n], max_new_tokens=20, ignore_eos=True) for n in (3, 4)]
@@ -93,6 +95,8 @@ def test_a_failed_step_aborts_its_requests_and_no_others(bench: SchedulerBench, 
         assert bench.tokens(rid) == bench.expected(rid)[: len(bench.tokens(rid))]
     assert bench.tokens(later) == bench.expected(later)
     assert bench.load().aborted_requests_total == 2
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert errors == [f"A step failed. #decode: 2, #new-token: 0, #aborted-req: 2. {kind} fault try less"]
 
 
 def test_a_failed_prefill_caches_nothing(bench: SchedulerBench) -> None:
