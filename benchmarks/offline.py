@@ -2,7 +2,8 @@
 
 Random weights of a Llama-3-8B shape (or --model-path), greedy, EOS ignored, prefix cache on, fresh random prompt ids,
 token ids in and out. Timed is the whole batch, from the first request handed over to the last token, after a warm-up.
-Every flag of `canopy worker` may follow; those it lacks get the defaults in FLAGS.
+Every flag of `canopy worker` may follow; those it lacks get the defaults in FLAGS. With `--device sim` time is virtual:
+the real scheduler runs, and what the H200 took (docs/performance.md) is printed beside the simulated time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import json
 import platform
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -21,10 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
+from common.clock import Clock
 from common.errors import UserError
 from common.settings import load
 from worker.assembly import running_scheduler
 from worker.config import WorkerSettings
+from worker.engine.sim.clock import DeviceClock, SleepingClock, VirtualClock
 from worker.ipc.messages import GenerateRequest, SchedulerMessage, StepOutput
 from worker.sampling_params import SamplingParams
 from worker.scheduler.core import Scheduler
@@ -90,6 +92,8 @@ WORKLOADS = {
     "single": Workload(1, 128, 256),
 }
 WARM_UP = Workload(4, 96, 8)
+# Seconds on one NVIDIA H200 with the default flags (docs/performance.md; single: from its 250 tokens/s).
+MEASURED_S = {"mixed": 28.17, "steady": 12.57, "shared-prefix": 4.32, "single": 1.024}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,8 @@ class Outcome:
 class Collector:
     """Receives the scheduler's news and remembers what arrived when."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self.output_tokens = 0
         self.cached_tokens = 0
         self.finished = 0
@@ -121,7 +126,7 @@ class Collector:
         if not isinstance(message, StepOutput):
             return
         if self.first_s is None:
-            self.first_s = time.perf_counter()
+            self.first_s = self._clock.now_s()
         for delta in message.deltas:
             self.output_tokens += len(delta.token_ids)
             if delta.finish is not None:
@@ -134,14 +139,18 @@ class Collector:
 class Bench:
     """A loaded engine and the time it took to load."""
 
-    def __init__(self, scheduler: Scheduler, redirect: Callable[[Collector], None], start_s: float) -> None:
+    def __init__(
+        self, scheduler: Scheduler, clock: Clock, redirect: Callable[[Collector], None], start_s: float
+    ) -> None:
         self._scheduler = scheduler
+        self._clock = clock
         self._redirect = redirect
         self._start_s = start_s
+        self.device = scheduler.ready_message().device
 
     def run(self, name: str, workload: Workload, seed: int) -> Outcome:
         """One timed run from an empty prefix cache. Raises RuntimeError if any request was not served."""
-        scheduler, collector = self._scheduler, Collector()
+        scheduler, collector = self._scheduler, Collector(self._clock)
         self._redirect(collector)
         # the name too, or workloads would start with the same prompts and find them cached
         prompts = workload.prompts(np.random.default_rng((seed, *name.encode())))
@@ -150,12 +159,12 @@ class Bench:
             GenerateRequest(rid=f"{name}-{i}", input_ids=ids, sampling=sampling) for i, ids in enumerate(prompts)
         ]
         steps = scheduler.load_report(0).steps_total
-        begin = time.perf_counter()
+        begin = self._clock.now_s()
         for request in requests:
             scheduler.handle(request)
         while collector.finished < len(requests):
             scheduler.step()
-        end = time.perf_counter()
+        end = self._clock.now_s()
         while scheduler.step():
             pass
         scheduler.on_idle()
@@ -194,18 +203,21 @@ def loaded(flags: Sequence[str]) -> Iterator[Bench]:
                 word for flag in FLAGS if not {flag[0], flag[0].replace("--no-", "--")} & set(argv) for word in flag
             ]
         settings = load(WorkerSettings, argv, {}, prog="benchmarks.offline").settings
-        sink: list[Collector] = [Collector()]
-        begin = time.perf_counter()
-        with running_scheduler(settings, lambda message: sink[0](message)) as scheduler:
-            yield Bench(scheduler, lambda collector: sink.__setitem__(0, collector), time.perf_counter() - begin)
+        clock: DeviceClock = VirtualClock() if settings.device == "sim" else SleepingClock()
+        sink: list[Collector] = [Collector(clock)]
+        begin = clock.now_s()
+        with running_scheduler(settings, lambda message: sink[0](message), clock) as scheduler:
+            yield Bench(scheduler, clock, lambda collector: sink.__setitem__(0, collector), clock.now_s() - begin)
 
 
-def versions() -> dict[str, str]:
+def versions(device: str) -> dict[str, str]:
     """What ran: machine, GPU, packages."""
+    if device == "sim":
+        return {"python": platform.python_version(), "device": "simulated"}
     import torch
 
     found = {"python": platform.python_version(), "torch": torch.__version__}
-    found["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
+    found["device"] = torch.cuda.get_device_name() if device == "cuda" else platform.processor()
     for package in ("flashinfer-python", "triton"):
         try:
             found[package] = metadata.version(package)
@@ -232,12 +244,13 @@ def main() -> None:
     except UserError as error:
         sys.exit(f"error: {error}")
     if options.json:
-        print(json.dumps({"versions": versions(), "outcomes": [asdict(outcome) for outcome in outcomes]}))
+        print(json.dumps({"versions": versions(bench.device), "outcomes": [asdict(outcome) for outcome in outcomes]}))
         return
     for outcome in outcomes:
+        measured = f", measured on an H200 {MEASURED_S[outcome.workload]:.2f} s" if bench.device == "sim" else ""
         print(
             f"{outcome.workload:14} {outcome.seconds:8.3f} s  {outcome.output_tok_s:9.1f} out tok/s  "
-            f"{outcome.total_tok_s:9.1f} total tok/s  first token {outcome.first_token_s:7.4f} s  {outcome.steps} steps"
+            f"{outcome.total_tok_s:9.1f} total tok/s  first token {outcome.first_token_s:7.4f} s  {outcome.steps} steps{measured}"
         )
 
 

@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from common.clock import MonotonicClock
 from worker.config import WorkerSettings
 from worker.engine.factory import create_runner
+from worker.engine.sim.clock import DeviceClock, SleepingClock
 from worker.ipc.messages import SchedulerMessage
 from worker.scheduler.core import Scheduler
 
@@ -16,11 +16,17 @@ _SEED_BITS = 63
 
 
 @contextmanager
-def running_scheduler(settings: WorkerSettings, emit: Callable[[SchedulerMessage], None]) -> Iterator[Scheduler]:
-    """Load the model and give it a scheduler that sends its news to `emit`; frees all at the end. Raises UserError."""
-    runner = create_runner(settings)
+def running_scheduler(
+    settings: WorkerSettings, emit: Callable[[SchedulerMessage], None], clock: DeviceClock | None = None
+) -> Iterator[Scheduler]:
+    """Load the model and give it a scheduler that sends its news to `emit`; frees all at the end. Raises UserError.
+
+    `clock` other than the real one is for simulated devices only.
+    """
+    clock = clock or SleepingClock()
+    runner = create_runner(settings, clock)
     seeds = random.Random(settings.random_seed)
     try:
-        yield Scheduler(settings, runner, MonotonicClock(), emit, lambda: seeds.getrandbits(_SEED_BITS))
+        yield Scheduler(settings, runner, clock, emit, lambda: seeds.getrandbits(_SEED_BITS))
     finally:
         runner.close()

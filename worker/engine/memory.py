@@ -77,11 +77,26 @@ def mem_fraction_static(total_bytes: int, *, chunked_prefill_size: int, max_grap
     return fraction if fraction > 0 else FALLBACK_MEM_FRACTION
 
 
+def chosen_mem_fraction(
+    total_bytes: int, *, asked: float | None, chunked_prefill_size: int | None, cuda_graph_max_bs: int | None
+) -> float:
+    """`asked` (--mem-fraction-static), or the rule of thumb with the other settings or their defaults."""
+    if asked is not None:
+        return asked
+    defaults = gpu_defaults(total_bytes)
+    chunk = chunked_prefill_size
+    return mem_fraction_static(
+        total_bytes,
+        chunked_prefill_size=chunk if chunk is not None and chunk > 0 else defaults.chunked_prefill_size,
+        max_graph_batch_size=cuda_graph_max_bs or defaults.max_graph_batch_size,
+    )
+
+
 def gpu_pool_size(
-    config: ModelConfig,
     *,
+    bytes_per_token: int,
+    context_len: int,
     page_size: int,
-    element_bytes: int,
     free_before_weights_bytes: int,
     free_after_weights_bytes: int,
     mem_fraction: float,
@@ -90,11 +105,11 @@ def gpu_pool_size(
 ) -> PoolSize:
     """What `mem_fraction` of the memory that was free at the start leaves beside the weights."""
     budget = free_after_weights_bytes - int(free_before_weights_bytes * (1 - mem_fraction))
-    tokens = max(0, budget) // kv_bytes_per_token(config, element_bytes)
+    tokens = max(0, budget) // bytes_per_token
     if max_total_tokens is not None:
         tokens = min(tokens, max_total_tokens)
     low, high = GPU_MAX_ROWS_RANGE
-    table_rows = min(max(int(tokens / config.context_len * 512), low), high)
+    table_rows = min(max(int(tokens / context_len * 512), low), high)
     return _pool_size(tokens, page_size, min(max_running_requests or tokens // 2, table_rows))
 
 

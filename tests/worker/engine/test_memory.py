@@ -14,6 +14,7 @@ from worker.engine.memory import (
     GIB,
     MIB,
     GpuDefaults,
+    chosen_mem_fraction,
     cpu_pool_size,
     gpu_defaults,
     gpu_pool_size,
@@ -85,6 +86,17 @@ def test_mem_fraction_of_known_gpus() -> None:
         )
 
 
+def test_the_fraction_that_was_asked_for_is_taken_else_the_rule_sees_the_settings() -> None:
+    total = 143_771 * MIB
+    assert chosen_mem_fraction(total, asked=0.5, chunked_prefill_size=None, cuda_graph_max_bs=None) == 0.5
+    assert chosen_mem_fraction(total, asked=None, chunked_prefill_size=-1, cuda_graph_max_bs=None) == (
+        mem_fraction_static(total, chunked_prefill_size=8192, max_graph_batch_size=256)
+    )
+    assert chosen_mem_fraction(total, asked=None, chunked_prefill_size=16384, cuda_graph_max_bs=512) == (
+        mem_fraction_static(total, chunked_prefill_size=16384, max_graph_batch_size=512)
+    )
+
+
 def gpu(**changes: float | int | None) -> tuple[int, int]:
     arguments: dict[str, float | int | None] = {
         "free_before_weights_bytes": 140 * GIB,
@@ -94,7 +106,7 @@ def gpu(**changes: float | int | None) -> tuple[int, int]:
         "max_total_tokens": None,
         "max_running_requests": None,
     }
-    size = gpu_pool_size(LLAMA_8B, element_bytes=2, **(arguments | changes))  # type: ignore[arg-type]
+    size = gpu_pool_size(bytes_per_token=131072, context_len=8192, **(arguments | changes))  # type: ignore[arg-type]
     return size.num_pages, size.max_rows
 
 

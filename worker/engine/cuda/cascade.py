@@ -14,6 +14,9 @@ from worker.engine.batch import Int32s
 
 Int64s = npt.NDArray[np.int64]
 
+MIN_CASCADE_ROWS = 16
+MAX_GROUPS = 32
+
 
 @dataclass(frozen=True, slots=True)
 class PrefixGroup:
@@ -35,6 +38,10 @@ class CascadeCost:
 
     fixed_tokens: int
     per_prefix_token: int
+
+
+# Measured on an H200 with 8 KV heads of 128 (docs/performance.md).
+CASCADE_COST = CascadeCost(fixed_tokens=16_000, per_prefix_token=30)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,13 @@ import torch
 
 from common.errors import UserError
 from worker.config import WorkerSettings
-from worker.engine.memory import PoolSize, gpu_defaults, gpu_pool_size, mem_fraction_static
+from worker.engine.memory import PoolSize, chosen_mem_fraction, gpu_pool_size, kv_bytes_per_token
 from worker.models.config import ModelConfig
+
+NO_ROOM_FOR_BUFFERS = (
+    "Weights and KV pool leave too little GPU memory for the buffers that passes need; lower --mem-fraction-static or "
+    "--max-running-requests."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,14 @@ class GpuMemory:
         return GpuMemory(int(free), int(total))
 
 
+def no_room_for_weights(memory: GpuMemory) -> str:
+    """What to say if the weights do not fit."""
+    return (
+        f"--model-path: the weights do not fit into the {memory.free_bytes / 2**30:.1f} GiB that are free of the GPU's "
+        f"{memory.total_bytes / 2**30:.1f} GiB; serve a smaller model, or end what else runs on this GPU."
+    )
+
+
 def size_pool(
     settings: WorkerSettings,
     config: ModelConfig,
@@ -37,13 +50,11 @@ def size_pool(
     element_bytes: int,
 ) -> PoolSize:
     """The KV pool beside the weights, which are loaded by now. Raises UserError if there is no room for one."""
-    total = before_weights.total_bytes
-    defaults = gpu_defaults(total)
-    chunk = settings.chunked_prefill_size
-    fraction = settings.mem_fraction_static or mem_fraction_static(
-        total,
-        chunked_prefill_size=chunk if chunk is not None and chunk > 0 else defaults.chunked_prefill_size,
-        max_graph_batch_size=settings.cuda_graph_max_bs or defaults.max_graph_batch_size,
+    fraction = chosen_mem_fraction(
+        before_weights.total_bytes,
+        asked=settings.mem_fraction_static,
+        chunked_prefill_size=settings.chunked_prefill_size,
+        cuda_graph_max_bs=settings.cuda_graph_max_bs,
     )
     free = GpuMemory.now(device).free_bytes
     weights = before_weights.free_bytes - free
@@ -53,9 +64,9 @@ def size_pool(
             f"{before_weights.free_bytes / 2**30:.1f} GiB; raise it or serve a smaller model."
         )
     return gpu_pool_size(
-        config,
+        bytes_per_token=kv_bytes_per_token(config, element_bytes),
+        context_len=config.context_len,
         page_size=page_size,
-        element_bytes=element_bytes,
         free_before_weights_bytes=before_weights.free_bytes,
         free_after_weights_bytes=free,
         mem_fraction=fraction,
