@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from worker import assembly
-from worker.config import WorkerSettings
 from worker.engine.batch import ForwardBatch, Int32s, PendingStep, RunnerInfo
 from worker.engine.cuda.launched import LaunchedStep
 from worker.engine.factory import create_runner
@@ -78,8 +77,8 @@ def _run_out(*_: object) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
 
 
-def _create_runner(settings: WorkerSettings) -> ShortOfMemory:
-    return ShortOfMemory(create_runner(settings))
+def _create_runner(*arguments: Any) -> ShortOfMemory:
+    return ShortOfMemory(create_runner(*arguments))
 
 
 if __name__ == "__main__":
