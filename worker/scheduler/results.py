@@ -10,6 +10,7 @@ import numpy.typing as npt
 from worker.cache.pool import KvPool
 from worker.engine.batch import RunnerInfo, StepFailed, StepResult
 from worker.ipc.messages import FinishReason
+from worker.log_lines import StepFailedLine
 from worker.scheduler.outbox import Outbox
 from worker.scheduler.planner import Plan
 from worker.scheduler.queue import WaitingQueue
@@ -19,7 +20,6 @@ from worker.scheduler.rows import Int64s, RequestTable
 from worker.scheduler.stats import SchedulerStats
 
 OUT_OF_VOCABULARY = "The model produced the token id {token}, which is outside its vocabulary; its output is unusable."
-STEP_FAILED_LINE = "A step failed. #decode: %d, #new-token: %d, #aborted-req: %d. %s %s"
 STEP_FAILED = "The step that computed this request failed: {fault}"
 _LENGTH = FinishReason(kind="length")
 
@@ -75,9 +75,8 @@ class ResultHandler:
         """A step failed: its requests end, everyone else goes on."""
         table = self._table
         live = table.live(plan.batch.rows, plan.epochs)
-        logger.error(
-            STEP_FAILED_LINE, plan.batch.num_decode, len(plan.batch.prefill_ids), live.sum(), fault, fault.advice
-        )
+        batch, reason = plan.batch, f"{fault} {fault.advice}".rstrip()
+        logger.error("%s", StepFailedLine(batch.num_decode, len(batch.prefill_ids), int(live.sum()), reason))
         for request in table.requests(plan.batch.rows[live]):
             self._lifecycle.abort(request, 503, STEP_FAILED.format(fault=fault))
         # Whether the runner applied them is not known.

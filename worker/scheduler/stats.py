@@ -1,4 +1,4 @@
-"""Counters of one scheduler and its log lines, whose exact text operators and tools parse."""
+"""Counters of one scheduler, and when it logs which line of worker/log_lines.py."""
 
 from __future__ import annotations
 
@@ -6,21 +6,8 @@ import logging
 
 from common.clock import Clock
 from worker.engine.batch import RunnerInfo
+from worker.log_lines import DecodeLine, PreemptLine, PrefillLine, RetractLine, StartupLine
 from worker.scheduler.limits import Limits
-
-PREFILL_LINE = (
-    "Prefill batch. #new-seq: %d, #new-token: %d, #cached-token: %d, "
-    "token usage: %.2f, #running-req: %d, #queue-req: %d"
-)
-DECODE_LINE = (
-    "Decode batch. #running-req: %d, #token: %d, token usage: %.2f, cuda graph: %s, "
-    "gen throughput (token/s): %.2f, #queue-req: %d"
-)
-RETRACT_LINE = "KV cache pool is full. Retract requests. #retracted_reqs: %d, #new_token_ratio: %.4f -> %.4f"
-STARTUP_LINE = (
-    "max_total_num_tokens=%d, chunked_prefill_size=%s, max_prefill_tokens=%d, max_running_requests=%d, "
-    "context_len=%d, available_gpu_mem=%.2f GB"
-)
 
 logger = logging.getLogger(__name__)
 
@@ -28,13 +15,16 @@ logger = logging.getLogger(__name__)
 def log_startup(limits: Limits, info: RunnerInfo) -> None:
     """The line of sizes that operators look for first."""
     logger.info(
-        STARTUP_LINE,
-        limits.max_total_num_tokens,
-        limits.chunked_prefill_size,
-        limits.max_prefill_tokens,
-        limits.max_running_requests,
-        limits.context_len,
-        info.available_memory_bytes / 2**30,
+        "%s",
+        StartupLine(
+            max_total_num_tokens=limits.max_total_num_tokens,
+            chunked_prefill_size=limits.chunked_prefill_size,
+            max_prefill_tokens=limits.max_prefill_tokens,
+            max_running_requests=limits.max_running_requests,
+            context_len=limits.context_len,
+            device="cpu" if info.device == "cpu" else "gpu",
+            available_gb=info.available_memory_bytes / 2**30,
+        ),
     )
 
 
@@ -65,7 +55,7 @@ class SchedulerStats:
         self, *, new_seqs: int, new_tokens: int, cached_tokens: int, usage: float, running: int, queued: int
     ) -> None:
         """A step with prefill chunks starts; `running` does not count the new sequences."""
-        logger.info(PREFILL_LINE, new_seqs, new_tokens, cached_tokens, usage, running, queued)
+        logger.info("%s", PrefillLine(new_seqs, new_tokens, cached_tokens, usage, running, queued))
 
     def on_tokens(self, num_tokens: int) -> None:
         """Tokens were sampled for requests."""
@@ -81,11 +71,14 @@ class SchedulerStats:
         elapsed_s = now_s - self._interval_start_s
         self.gen_throughput = self._interval_tokens / elapsed_s if elapsed_s > 0 else 0.0
         self._interval_start_s, self._interval_tokens = now_s, 0
-        logger.info(DECODE_LINE, running, used_tokens, usage, cuda_graph, self.gen_throughput, queued)
+        logger.info("%s", DecodeLine(running, used_tokens, usage, cuda_graph, self.gen_throughput, queued))
 
     def on_retraction(self, num_retracted: int, ratio_before: float, ratio_after: float) -> None:
         self.retracted_requests += num_retracted
-        logger.warning(RETRACT_LINE, num_retracted, ratio_before, ratio_after)
+        logger.warning("%s", RetractLine(num_retracted, ratio_before, ratio_after))
+
+    def on_preemption(self, num_preempted: int) -> None:
+        logger.info("%s", PreemptLine(num_preempted))
 
     def on_idle(self) -> None:
         """Nothing runs: the next interval starts when something does."""

@@ -265,7 +265,7 @@ def test_log_lines_of_a_run(caplog: pytest.LogCaptureFixture) -> None:
     bench.step()
     assert caplog.messages == [
         "max_total_num_tokens=64, chunked_prefill_size=128, max_prefill_tokens=16384, max_running_requests=8, "
-        "context_len=256, available_gpu_mem=1.00 GB",
+        "context_len=256, available_cpu_mem=1.00 GB",
         "Prefill batch. #new-seq: 1, #new-token: 3, #cached-token: 0, token usage: 0.05, #running-req: 0, "
         "#queue-req: 0",
         "Decode batch. #running-req: 1, #token: 5, token usage: 0.08, cuda graph: False, "
