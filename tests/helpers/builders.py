@@ -10,6 +10,7 @@ import numpy as np
 
 from tests.helpers.clock import FakeClock
 from tests.helpers.fake_runner import FakeRunner, expected_outputs, runner_info
+from worker.cache.radix import RadixCache
 from worker.config import WorkerSettings
 from worker.ipc.messages import (
     AbortRequest,
@@ -22,6 +23,7 @@ from worker.ipc.messages import (
 )
 from worker.sampling_params import SamplingParams
 from worker.scheduler.core import Scheduler
+from worker.scheduler.queue import WaitingQueue
 from worker.scheduler.request import Request
 
 DRAWN_SEED = 1234567
@@ -37,7 +39,7 @@ def make_request(
     rid: str = "r",
     *,
     namespace: str | None = None,
-    arrival_index: int = 0,
+    rank: int = 0,
     max_new_tokens: int = 16,
     **sampling: Any,
 ) -> Request:
@@ -51,8 +53,24 @@ def make_request(
         namespace=namespace,
         max_new_tokens=max_new_tokens,
         arrival_s=0.0,
-        arrival_index=arrival_index,
+        rank=rank,
     )
+
+
+def queue_of(*requests: Request, by_rank: bool = False) -> WaitingQueue:
+    """A queue in which these requests have arrived."""
+    queue = WaitingQueue(by_rank=by_rank)
+    for request in requests:
+        queue.append(request)
+    return queue
+
+
+def cache_with(*prompts: list[int]) -> RadixCache:
+    """A cache of one-token pages that holds these prompts, each with pages 1, 2, ..."""
+    cache = RadixCache(1)
+    for prompt in prompts:
+        cache.insert(np.array(prompt, np.int32).tobytes(), np.arange(1, len(prompt) + 1, dtype=np.int32), None)
+    return cache
 
 
 @dataclass
@@ -86,12 +104,19 @@ class SchedulerBench:
         return params
 
     def submit(
-        self, prompt: Sequence[int], rid: str | None = None, extra_key: str | None = None, **sampling: Any
+        self,
+        prompt: Sequence[int],
+        rid: str | None = None,
+        extra_key: str | None = None,
+        priority: int | None = None,
+        **sampling: Any,
     ) -> str:
         """Send a request; returns its rid."""
         rid = rid if rid is not None else f"r{len(self.told)}"
         params = self.expect(prompt, rid, **sampling)
-        self.scheduler.handle(GenerateRequest(rid=rid, input_ids=list(prompt), sampling=params, extra_key=extra_key))
+        self.scheduler.handle(
+            GenerateRequest(rid=rid, input_ids=list(prompt), sampling=params, priority=priority, extra_key=extra_key)
+        )
         return rid
 
     def abort(self, rid: str) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from worker.cache.prefix import NO_PAGES, CacheNode, PageIds, PrefixInsert, PrefixMatch
+from worker.cache.prefix import NO_PAGES, CacheNode, PageIds, PrefixInsert, PrefixLookup, PrefixMatch
+
+
+class _Nothing:
+    tokens = 0
 
 
 class NoPrefixCache:
     """Implements PrefixCache without sharing: every page stays its request's own."""
 
     enabled = False
-    version = 0
     evictable_tokens = 0
     protected_tokens = 0
 
@@ -19,14 +22,20 @@ class NoPrefixCache:
         self.page_size = page_size
         self._node: CacheNode = object()
 
-    def match_length(self, key: bytes, namespace: str | None) -> int:
-        return 0
+    def lookup(self, key: bytes, namespace: str | None, last: PrefixLookup | None = None) -> PrefixLookup:
+        return _Nothing()
+
+    def path(self, lookup: PrefixLookup) -> Sequence[CacheNode]:
+        return ()
 
     def match(self, key: bytes, namespace: str | None) -> PrefixMatch:
         return PrefixMatch(NO_PAGES, self._node)
 
-    def insert(self, key: bytes, pages: PageIds, namespace: str | None) -> PrefixInsert:
+    def insert(self, key: bytes, pages: PageIds, namespace: str | None, priority: int = 0) -> PrefixInsert:
         return PrefixInsert(NO_PAGES, 0, self._node)
+
+    def count_hit(self, node: CacheNode) -> None:
+        pass
 
     def lock(self, node: CacheNode) -> None:
         pass

@@ -6,7 +6,7 @@ a request that uses it holds a lock on the node where its prefix ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,6 +29,13 @@ class PrefixMatch:
 
     pages: PageIds
     node: CacheNode
+
+
+class PrefixLookup(Protocol):
+    """How much of a key was cached when it was looked up. Opaque otherwise."""
+
+    @property
+    def tokens(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +62,6 @@ class PrefixCache(Protocol):
         ...
 
     @property
-    def version(self) -> int:
-        """Changes whenever an answer of `match_length` may change."""
-        ...
-
-    @property
     def evictable_tokens(self) -> int:
         """Tokens in pages that no request uses."""
         ...
@@ -69,16 +71,25 @@ class PrefixCache(Protocol):
         """Tokens in pages under a lock."""
         ...
 
-    def match_length(self, key: bytes, namespace: str | None) -> int:
-        """Tokens of the longest cached prefix. Changes nothing, not even what is evicted first."""
+    def lookup(self, key: bytes, namespace: str | None, last: PrefixLookup | None = None) -> PrefixLookup:
+        """Tokens of the longest cached prefix. Changes nothing, not even what is evicted first. `last`, the answer for
+        the same key before, makes it cheap while that part of the cache stays as it was."""
+        ...
+
+    def path(self, lookup: PrefixLookup) -> Sequence[CacheNode]:
+        """The nodes that a prefix just looked up runs through, from the top; the last one it may cover in part."""
         ...
 
     def match(self, key: bytes, namespace: str | None) -> PrefixMatch:
         """The longest cached prefix, marked as just used."""
         ...
 
-    def insert(self, key: bytes, pages: PageIds, namespace: str | None) -> PrefixInsert:
-        """Store `pages` as the KV of `key`, whose length must be `len(pages)` pages."""
+    def insert(self, key: bytes, pages: PageIds, namespace: str | None, priority: int = 0) -> PrefixInsert:
+        """Store `pages` as the KV of `key`, whose length must be `len(pages)` pages. `priority` is the request's."""
+        ...
+
+    def count_hit(self, node: CacheNode) -> None:
+        """A new request starts on the prefix that ends at `node`."""
         ...
 
     def lock(self, node: CacheNode) -> None:
@@ -90,7 +101,7 @@ class PrefixCache(Protocol):
         ...
 
     def evict(self, num_pages: int) -> PageIds:
-        """Give up that many unlocked pages (all there are, if fewer), least recently used first. Returns them."""
+        """Give up that many unlocked pages (all there are, if fewer), in the order of the eviction policy."""
         ...
 
     def reset(self) -> PageIds:

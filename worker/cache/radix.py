@@ -7,21 +7,37 @@ costs one dictionary access and one memory comparison per node, whatever the siz
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 
-from worker.cache.prefix import NO_PAGES, TOKEN_BYTES, CacheNode, PageIds, PrefixInsert, PrefixMatch
+from worker.cache.eviction import EVICTION_ORDERS, EvictionPolicyName
+from worker.cache.prefix import NO_PAGES, TOKEN_BYTES, CacheNode, PageIds, PrefixInsert, PrefixLookup, PrefixMatch
 
 # Dictionary key of a child: its first page; below the root also the namespace.
 Edge = bytes | tuple[str | None, bytes]
 
 
 class RadixNode:
-    """A run of pages. `lock_ref` counts the locks at or below it; `queued`: it has an entry in the eviction heap."""
+    """A run of pages. `lock_ref` counts the locks at or below it; `queued`: it has an entry in the eviction heap;
+    `alive`: it is still in the tree. Implements Usage."""
 
-    __slots__ = ("children", "edge", "key", "last_use", "lock_ref", "pages", "parent", "queued", "uid")
+    __slots__ = (
+        "alive",
+        "children",
+        "edge",
+        "hits",
+        "key",
+        "last_use",
+        "lock_ref",
+        "pages",
+        "parent",
+        "priority",
+        "queued",
+        "uid",
+    )
 
     def __init__(self, uid: int, edge: Edge, key: bytes, pages: PageIds, parent: RadixNode | None) -> None:
         self.uid = uid
@@ -32,19 +48,43 @@ class RadixNode:
         self.children: dict[Edge, RadixNode] = {}
         self.lock_ref = 0
         self.last_use = 0
+        self.hits = 0
+        self.priority = 0
         self.queued = False
+        self.alive = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    """Implements PrefixLookup. `node` is the last node covered whole, `inside` the one after it covered in part. True
+    as long as these two are what they were: an ancestor may be split, but neither shrinks nor goes."""
+
+    tokens: int
+    node: RadixNode
+    node_bytes: int
+    next_edge: Edge | None
+    inside: RadixNode | None
+    inside_bytes: int
+
+    def still_true(self) -> bool:
+        node, inside = self.node, self.inside
+        if not node.alive or len(node.key) != self.node_bytes:
+            return False
+        if self.next_edge is not None and node.children.get(self.next_edge) is not inside:
+            return False
+        return inside is None or len(inside.key) == self.inside_bytes
 
 
 class RadixCache:
-    """Implements PrefixCache. Least recently used leaves go first; `last_use` counts accesses, not seconds, so that
+    """Implements PrefixCache. Leaves go first by `eviction_policy`; `last_use` counts accesses, not seconds, so that
     replicas of the tree on several ranks stay equal."""
 
     enabled = True
 
-    def __init__(self, page_size: int) -> None:
+    def __init__(self, page_size: int, eviction_policy: EvictionPolicyName = "lru") -> None:
         self.page_size = page_size
         self._page_bytes = page_size * TOKEN_BYTES
-        self._version = 0
+        self._eviction_order = EVICTION_ORDERS[eviction_policy]
         self._uses = 0
         self._next_uid = 0
         self._clear()
@@ -53,13 +93,9 @@ class RadixCache:
         self._root = self._new_node(b"", b"", NO_PAGES, None)
         self._evictable_pages = 0
         self._protected_pages = 0
-        # Entries (last_use when queued, uid, node), at most one per node. An entry may be out of date: `evict` drops it
-        # if the node is no unlocked leaf any more, and requeues it if the node was used since.
-        self._heap: list[tuple[int, int, RadixNode]] = []
-
-    @property
-    def version(self) -> int:
-        return self._version
+        # Entries (eviction order when queued, uid, node), at most one per node. An entry may be out of date: `evict`
+        # drops it if the node is no unlocked leaf any more, and requeues it if the node was used since.
+        self._heap: list[tuple[tuple[int, int], int, RadixNode]] = []
 
     @property
     def evictable_tokens(self) -> int:
@@ -69,24 +105,46 @@ class RadixCache:
     def protected_tokens(self) -> int:
         return self._protected_pages * self.page_size
 
-    def match_length(self, key: bytes, namespace: str | None) -> int:
+    def lookup(self, key: bytes, namespace: str | None, last: PrefixLookup | None = None) -> PrefixLookup:
+        if last is not None and cast(_Lookup, last).still_true():
+            return last
         path, inside = self._walk(key, namespace)
-        return (sum(len(node.pages) for node in path) + (inside[1] if inside else 0)) * self.page_size
+        offset = sum([len(node.key) for node in path])
+        node = path[-1] if path else self._root
+        edge: Edge | None = None
+        if offset + self._page_bytes <= len(key):
+            first_page = key[offset : offset + self._page_bytes]
+            edge = first_page if path else (namespace, first_page)
+        tokens = offset // TOKEN_BYTES
+        if inside is None:
+            return _Lookup(tokens, node, len(node.key), edge, None, 0)
+        partial, num_pages = inside
+        return _Lookup(tokens + num_pages * self.page_size, node, len(node.key), edge, partial, len(partial.key))
+
+    def path(self, lookup: PrefixLookup) -> Sequence[CacheNode]:
+        found = cast(_Lookup, lookup)
+        return [*_to_root(found.inside or found.node)][::-1]
 
     def match(self, key: bytes, namespace: str | None) -> PrefixMatch:
         path = self._exact_path(key, namespace)
         pages = [node.pages for node in path]
         return PrefixMatch(np.concatenate(pages) if pages else NO_PAGES, path[-1] if path else self._root)
 
-    def insert(self, key: bytes, pages: PageIds, namespace: str | None) -> PrefixInsert:
+    def insert(self, key: bytes, pages: PageIds, namespace: str | None, priority: int = 0) -> PrefixInsert:
         assert len(key) == len(pages) * self._page_bytes, "a key must have one whole page of tokens per page id"
         path = self._exact_path(key, namespace)
         cached = np.concatenate([node.pages for node in path]) if path else NO_PAGES
         node = path[-1] if path else self._root
         if len(cached) < len(pages):
             rest = key[len(cached) * self._page_bytes :]
-            node = self._add_leaf(node, rest, pages[len(cached) :].copy(), namespace)
+            node = self._add_leaf(node, rest, pages[len(cached) :].copy(), namespace, priority)
+        for known in path:
+            known.priority = max(known.priority, priority)
         return PrefixInsert(cached, len(pages), node)
+
+    def count_hit(self, node: CacheNode) -> None:
+        for step in _to_root(cast(RadixNode, node)):
+            step.hits += 1
 
     def lock(self, node: CacheNode) -> None:
         for step in _to_root(cast(RadixNode, node)):
@@ -108,34 +166,34 @@ class RadixCache:
         freed: list[PageIds] = []
         missing = num_pages
         while missing > 0 and self._heap:
-            last_use, uid, node = self._heap[0]
+            queued_order, uid, node = self._heap[0]
             if node.lock_ref or node.children:
                 heapq.heappop(self._heap)
                 node.queued = False
-            elif node.last_use > last_use:
-                heapq.heapreplace(self._heap, (node.last_use, uid, node))
+            elif (order := self._eviction_order(node)) > queued_order:
+                heapq.heapreplace(self._heap, (order, uid, node))
             else:
                 freed.append(self._shrink(node, missing))
                 missing -= len(freed[-1])
-        if not freed:
-            return NO_PAGES
-        self._version += 1
-        return np.concatenate(freed)
+        return np.concatenate(freed) if freed else NO_PAGES
 
     def reset(self) -> PageIds:
         assert self._protected_pages == 0, "reset while pages are in use"
         pages = list(self.pages())
+        for node in self._nodes():
+            node.alive = False
         self._clear()
-        self._version += 1
         return np.concatenate(pages) if pages else NO_PAGES
 
     def pages(self) -> Iterator[PageIds]:
+        return (node.pages for node in self._nodes() if len(node.pages))
+
+    def _nodes(self) -> Iterator[RadixNode]:
         stack = [self._root]
         while stack:
             node = stack.pop()
             stack.extend(node.children.values())
-            if len(node.pages):
-                yield node.pages
+            yield node
 
     def _walk(self, key: bytes, namespace: str | None) -> tuple[list[RadixNode], tuple[RadixNode, int] | None]:
         """Nodes that `key` covers whole, from the top, then the node it ends in the middle of with the pages shared."""
@@ -178,21 +236,22 @@ class RadixCache:
         parent = cast(RadixNode, lower.parent)
         upper = self._new_node(lower.edge, lower.key[:cut], lower.pages[:num_pages].copy(), parent)
         upper.lock_ref = lower.lock_ref
-        upper.last_use = lower.last_use
+        upper.last_use, upper.hits, upper.priority = lower.last_use, lower.hits, lower.priority
         parent.children[upper.edge] = upper
         lower.key, lower.pages, lower.parent = lower.key[cut:], lower.pages[num_pages:].copy(), upper
         lower.edge = lower.key[: self._page_bytes]
         upper.children[lower.edge] = lower
         return upper
 
-    def _add_leaf(self, parent: RadixNode, key: bytes, pages: PageIds, namespace: str | None) -> RadixNode:
+    def _add_leaf(
+        self, parent: RadixNode, key: bytes, pages: PageIds, namespace: str | None, priority: int
+    ) -> RadixNode:
         first_page = key[: self._page_bytes]
         edge: Edge = (namespace, first_page) if parent is self._root else first_page
         leaf = self._new_node(edge, key, pages, parent)
-        leaf.last_use = self._uses
+        leaf.last_use, leaf.priority = self._uses, priority
         parent.children[edge] = leaf
         self._evictable_pages += len(pages)
-        self._version += 1
         self._queue_if_evictable(leaf)
         return leaf
 
@@ -207,13 +266,14 @@ class RadixCache:
         heapq.heappop(self._heap)
         parent = cast(RadixNode, leaf.parent)
         del parent.children[leaf.edge]
+        leaf.alive = False
         self._queue_if_evictable(parent)
         return pages
 
     def _queue_if_evictable(self, node: RadixNode) -> None:
         if node.lock_ref == 0 and not node.children and not node.queued and node is not self._root:
             node.queued = True
-            heapq.heappush(self._heap, (node.last_use, node.uid, node))
+            heapq.heappush(self._heap, (self._eviction_order(node), node.uid, node))
 
     def _new_node(self, edge: Edge, key: bytes, pages: PageIds, parent: RadixNode | None) -> RadixNode:
         self._next_uid += 1

@@ -21,7 +21,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     rid: str
     input_ids: list[int]
     sampling: SamplingParams
-    priority: int = 0
+    priority: int | None = None  # what the client asked for; the scheduler knows which way it counts
     extra_key: str | None = None  # separates prefix-cache namespaces (cache salt, adapter)
 
 

@@ -23,9 +23,9 @@ class Verdict(Enum):
     OTHER = auto()
 
 
-def running_reservation(remaining_new_tokens: npt.NDArray[np.int64], new_token_ratio: float) -> float:
-    """Tokens that running requests are expected to still need."""
-    return float(np.minimum(remaining_new_tokens, CLIP_MAX_NEW_TOKENS).sum() * new_token_ratio)
+def expected_tokens(remaining_new_tokens: npt.NDArray[np.int64], new_token_ratio: float) -> npt.NDArray[np.float64]:
+    """Tokens that each running request is expected to still need."""
+    return np.minimum(remaining_new_tokens, CLIP_MAX_NEW_TOKENS) * new_token_ratio
 
 
 class PrefillBudget:
@@ -64,10 +64,18 @@ class PrefillBudget:
         """Tokens not yet given away in this pass."""
         return self._available_tokens() - self._admitted_tokens
 
+    def deficit(self, extend_tokens: int, max_new_tokens: int) -> float:
+        """Tokens that must be freed for prompt and possible output of a candidate. Below 0 they fit."""
+        return extend_tokens + min(max_new_tokens, CLIP_MAX_NEW_TOKENS) - self.rem_total
+
     def fits_pool(self, extend_tokens: int, max_new_tokens: int) -> bool:
-        """Whether prompt and possible output of a candidate fit. Asked again once its prefix is locked, which makes
-        that part of the cache unevictable."""
-        return extend_tokens + min(max_new_tokens, CLIP_MAX_NEW_TOKENS) < self.rem_total
+        """Whether a candidate fits. Asked again once its prefix is locked, which makes that part of the cache
+        unevictable."""
+        return self.deficit(extend_tokens, max_new_tokens) < 0
+
+    def give_back(self, reserved_tokens: float) -> None:
+        """Running requests that were expected to need so many tokens have left."""
+        self._offset -= reserved_tokens
 
     def verdict(self, extend_tokens: int, max_new_tokens: int) -> Verdict:
         """Whether a candidate with `extend_tokens` uncached prompt tokens may start."""

@@ -13,8 +13,9 @@ NEW_TOKEN_RATIO_DECAY_STEPS = 600
 RETRACT_DECODE_STEPS = 20
 # Output tokens of one request that admission reserves at most (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION).
 CLIP_MAX_NEW_TOKENS = 4096
-# Waiting requests above which lpm goes by arrival, to bound the cost of matching.
-LPM_MAX_WAITING = 128
+# Waiting requests above which lpm goes by arrival, to bound the cost of matching. SGLang's bound for lpm; ours for
+# dfs-weight too.
+MATCHED_MAX_WAITING = 128
 # A request with at most this many cached tokens counts as cold for in-batch grouping
 # (IN_BATCH_PREFIX_CACHING_CHECK_THRESHOLD).
 IN_BATCH_CHECK_TOKENS = 32
@@ -24,8 +25,10 @@ IN_BATCH_SHARED_TOKENS = 32
 # Tokens between the longest prompt and the longest sequence (Scheduler.max_req_input_len).
 MIN_OUTPUT_ROOM_TOKENS = 5
 
-# Ours: later arrivals that lpm may let pass a waiting request before it goes first.
-LPM_MAX_OVERTAKEN = 64
+# Ours: requests that leave the queue after a waiting request's turn by arrival before it goes first.
+MAX_OVERTAKEN = 64
+# Rank of a request without a priority: after all that have one (SGLang: sys.maxsize).
+LEAST_URGENT_RANK = 2**31
 # Ours: prompt tokens a step computes without --chunked-prefill-size. A CPU computes tokens slowly, so its chunks are
 # short, or running requests would stall. A GPU gets what SGLang gives 60 to 160 GiB of memory.
 CPU_CHUNK_TOKENS = 128

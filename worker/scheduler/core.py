@@ -10,6 +10,7 @@ import numpy as np
 from common.clock import Clock
 from worker.cache.no_prefix import NoPrefixCache
 from worker.cache.pool import KvPool
+from worker.cache.prefix import PrefixCache
 from worker.cache.radix import RadixCache
 from worker.config import WorkerSettings
 from worker.engine.batch import ModelRunner, PendingStep, StepFailed
@@ -30,8 +31,10 @@ from worker.ipc.messages import (
 from worker.scheduler.limits import resolve_limits
 from worker.scheduler.outbox import Outbox
 from worker.scheduler.planner import Plan, Planner
-from worker.scheduler.policy import make_policy
+from worker.scheduler.policies.factory import make_policy
+from worker.scheduler.preemption import Preemption
 from worker.scheduler.prefill import PrefillScheduler
+from worker.scheduler.priority import PriorityRules
 from worker.scheduler.queue import WaitingQueue
 from worker.scheduler.release import Lifecycle
 from worker.scheduler.request import Request
@@ -42,6 +45,7 @@ from worker.scheduler.stats import SchedulerStats, log_startup
 from worker.scheduler.token_ratio import NewTokenRatio
 
 QUEUE_FULL = "The request queue is full."
+DISPLACED = "The request queue is full, and a more urgent request took this one's place."
 ABORTED = "The request was aborted."
 
 
@@ -78,17 +82,20 @@ class Scheduler:
         self.shut_down = False
 
         self._limits = limits = resolve_limits(settings, info)
-        cache = NoPrefixCache(info.page_size) if settings.disable_radix_cache else RadixCache(info.page_size)
-        self._pool = pool = KvPool(info.num_pages, cache)
+        self._priorities = priorities = PriorityRules.of(settings)
+        self._pool = pool = KvPool(info.num_pages, _make_cache(settings, info.page_size))
         self._table = table = RequestTable(info.max_rows, limits.max_req_len, info.page_size)
-        self._waiting = waiting = WaitingQueue()
+        self._waiting = waiting = WaitingQueue(by_rank=priorities.scheduled)
         self._ratio = ratio = NewTokenRatio(settings.schedule_conservativeness)
         self._stats = stats = SchedulerStats(clock, settings.decode_log_interval)
         self._outbox = Outbox(emit)
         self._lifecycle = lifecycle = Lifecycle(pool, table, waiting, self._outbox, stats)
-        policy = make_policy(settings.schedule_policy, cache)
-        prefill = PrefillScheduler(limits, pool, table, waiting, policy, ratio, stats, clock)
-        retraction = Retraction(pool, table, lifecycle, ratio, stats)
+        policy = make_policy(settings.schedule_policy, pool.cache, draw_seed)
+        threshold = priorities.preemption_threshold
+        preemption = None if threshold is None else Preemption(pool, table, lifecycle, ratio, stats, threshold)
+        prefill = PrefillScheduler(limits, pool, table, waiting, policy, preemption, ratio, stats, clock)
+        by_priority = settings.retraction_policy == "priority"
+        retraction = Retraction(pool, table, lifecycle, ratio, stats, by_priority=by_priority)
         self._planner = Planner(pool, table, prefill, retraction, ratio, mixed=settings.enable_mixed_chunk)
         self._results = ResultHandler(info, pool, table, waiting, lifecycle, self._outbox, stats)
         log_startup(limits, info)
@@ -117,7 +124,7 @@ class Scheduler:
     def step(self) -> bool:
         """Launch a step, handle a step's results, send the news. False when there was nothing to launch or handle."""
         released = self._table.num_released
-        if self._launched is not None and self._planner.must_retract():
+        if self._launched is not None and self._planner.must_settle():
             self._settle()
         plan = self._planner.plan()
         launched = self._launch(plan) if plan is not None else None
@@ -198,7 +205,8 @@ class Scheduler:
         if refusal is not None:
             self._refuse(message, 400, refusal)
             return
-        if self._max_queued_requests is not None and len(self._waiting) >= self._max_queued_requests:
+        rank = self._priorities.rank(message.priority)
+        if self._queue_full and not self._displace(rank):
             self._refuse(message, 503, QUEUE_FULL)
             return
         sampling = message.sampling
@@ -213,9 +221,23 @@ class Scheduler:
                 namespace=message.extra_key,
                 max_new_tokens=self._limits.max_new_tokens(sampling.max_new_tokens, prompt_len),
                 arrival_s=self._clock.now_s(),
+                rank=rank,
                 arrival_index=self._num_arrivals,
             )
         )
+
+    @property
+    def _queue_full(self) -> bool:
+        return self._max_queued_requests is not None and len(self._waiting) >= self._max_queued_requests
+
+    def _displace(self, rank: int) -> bool:
+        """Drop the least urgent, newest waiting request in favour of one of `rank`, if that is more urgent. Who has
+        begun to run stays."""
+        last = self._waiting.last
+        if not self._priorities.scheduled or last is None or last.admitted or last.rank <= rank:
+            return False
+        self._lifecycle.abort(last, 503, DISPLACED)
+        return True
 
     def _refuse(self, message: GenerateRequest, status: int, text: str) -> None:
         self._stats.aborted_requests += 1
@@ -251,3 +273,9 @@ class Scheduler:
             self._results.fail(launched.plan, fault)
             return
         self._results.handle(launched.plan, result)
+
+
+def _make_cache(settings: WorkerSettings, page_size: int) -> PrefixCache:
+    if settings.disable_radix_cache:
+        return NoPrefixCache(page_size)
+    return RadixCache(page_size, settings.radix_eviction_policy)

@@ -22,6 +22,7 @@ class Limits:
     max_running_requests: int
     max_prefill_tokens: int
     chunked_prefill_size: int | None  # None = prompts are computed whole
+    prefill_max_requests: int | None  # requests whose prompt one step computes
 
     def refusal(self, prompt_len: int) -> str | None:
         """Why a prompt of this length can never be served, or None."""
@@ -58,6 +59,7 @@ def resolve_limits(settings: WorkerSettings, info: RunnerInfo) -> Limits:
         max_running_requests=min(settings.max_running_requests or info.max_rows, info.max_rows),
         max_prefill_tokens=settings.max_prefill_tokens,
         chunked_prefill_size=_chunk_tokens(settings.chunked_prefill_size, info),
+        prefill_max_requests=settings.prefill_max_requests,
     )
 
 

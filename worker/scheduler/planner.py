@@ -46,20 +46,22 @@ class Planner:
         self._mixed = mixed
         self._next_step_id = 0
 
-    def must_retract(self) -> bool:
-        """Whether a plan made now would retract. Results in flight must be handled first: they may free pages."""
-        return self._retraction.short_of_pages(self._table.decodable_rows())
+    def must_settle(self) -> bool:
+        """Whether a plan made now may take pages from running requests. Results in flight must be handled first: they
+        may free pages, and what they computed for those requests would be lost."""
+        return self._retraction.short_of_pages(self._table.decodable_rows()) or self._prefill.may_preempt()
 
     def plan(self) -> Plan | None:
         """The next step, with its pages allocated and the table advanced as if it had run. None: nothing to compute."""
-        decodes = self._table.decodable_rows()
         if self._mixed:
-            decodes, retracted = self._reserve(decodes)
+            decodes, retracted = self._reserve(self._table.decodable_rows())
+            epochs = self._table.epoch[decodes]
             # Room that a retraction made belongs to those who stay.
             chunks = [] if retracted else self._prefill.schedule(len(decodes))
+            decodes = np.compress(self._table.live(decodes, epochs), decodes)  # without the preempted
         else:
             chunks = self._prefill.schedule(0)
-            decodes = _NO_ROWS if chunks else self._reserve(decodes)[0]
+            decodes = _NO_ROWS if chunks else self._reserve(self._table.decodable_rows())[0]
         if not len(decodes) and not chunks:
             return None
         return self._build(decodes, chunks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +11,10 @@ from common.clock import Clock
 from worker.cache.pool import KvPool
 from worker.cache.prefix import TOKEN_BYTES, PrefixMatch
 from worker.engine.batch import RowAdmission
-from worker.scheduler.admission import PrefillBudget, Verdict, running_reservation
+from worker.scheduler.admission import PrefillBudget, Verdict, expected_tokens
 from worker.scheduler.limits import Limits
-from worker.scheduler.policy import QueuePolicy
+from worker.scheduler.policies.base import QueuePolicy
+from worker.scheduler.preemption import Preemption
 from worker.scheduler.queue import WaitingQueue
 from worker.scheduler.request import Request, RequestStatus
 from worker.scheduler.rows import RequestTable
@@ -49,6 +51,7 @@ class PrefillScheduler:
         table: RequestTable,
         waiting: WaitingQueue,
         policy: QueuePolicy,
+        preemption: Preemption | None,
         ratio: NewTokenRatio,
         stats: SchedulerStats,
         clock: Clock,
@@ -58,12 +61,13 @@ class PrefillScheduler:
         self._table = table
         self._waiting = waiting
         self._policy = policy
+        self._preemption = preemption
         self._ratio = ratio
         self._stats = stats
         self._clock = clock
         self._chunked: Request | None = None
         self._starting: list[Request] = []
-        self._full_since = -1
+        self._full_since: tuple[int, Request | None] | None = None
 
     @property
     def chunked(self) -> Request | None:
@@ -71,10 +75,17 @@ class PrefillScheduler:
         chunked = self._chunked
         return chunked if chunked is not None and chunked.status is RequestStatus.PREFILLING else None
 
+    def may_preempt(self) -> bool:
+        """Whether the next pass may take rows or pages from running requests."""
+        first = self._waiting.first
+        if self._preemption is None or first is None or self._full:
+            return False
+        return len(self._preemption.candidates(first)) > 0
+
     def schedule(self, num_decodes: int) -> list[PrefillChunk]:
         """Chunks for a step that also computes `num_decodes` decodes, whose pages are already allocated."""
         chunks: list[PrefillChunk] = []
-        full = self._full_since == self._table.num_released or not len(self._waiting)
+        full = self._full or not len(self._waiting)
         if self.chunked is not None or not full:
             self._fill(self._budget(num_decodes), chunks, full)
         self._starting = [chunk.request for chunk in chunks]
@@ -101,42 +112,78 @@ class PrefillScheduler:
     def _admit(self, budget: PrefillBudget, chunks: list[PrefillChunk]) -> None:
         verdict = budget.state() if chunks else Verdict.CONTINUE  # decodes alone never keep a first prompt out
         admitted: list[Request] = []
-        for request in self._policy.order(self._waiting, self._starting):
-            if self._table.num_used_rows >= self._limits.max_running_requests:
-                verdict = Verdict.NO_TOKEN
-            if verdict is not Verdict.CONTINUE:
+        for request in self._ordered():
+            if verdict is Verdict.OTHER or len(chunks) == self._limits.prefill_max_requests:
                 break
-            verdict, chunk = self._try_admit(request, budget)
+            chunk = None
+            if verdict is Verdict.CONTINUE:
+                verdict, chunk = self._try_admit(request, budget)
+            if verdict is Verdict.NO_TOKEN and chunk is None:
+                if not self._make_room(request, budget):
+                    break
+                verdict, chunk = self._try_admit(request, budget)
             if chunk is not None:
                 chunks.append(chunk)
                 admitted.append(request)
-        if verdict is Verdict.NO_TOKEN:
-            self._full_since = self._table.num_released
         for request in admitted:
             self._waiting.remove(request)
-        self._policy.on_admitted(admitted, self._waiting)
+        if verdict is Verdict.NO_TOKEN:
+            self._full_since = self._mark()
+
+    def _ordered(self) -> Iterator[Request]:
+        for lane in self._waiting.lanes():
+            yield from self._policy.order(lane, self._starting)
+
+    @property
+    def _full(self) -> bool:
+        """The last pass found no room, and nothing has changed since."""
+        return self._full_since is not None and self._full_since == self._mark()
+
+    def _mark(self) -> tuple[int, Request | None]:
+        """Changes when room may have become free, or somebody waits who may take others' room."""
+        return self._table.num_released, self._waiting.first if self._preemption is not None else None
 
     def _try_admit(self, request: Request, budget: PrefillBudget) -> tuple[Verdict, PrefillChunk | None]:
         """Give a request a row and a chunk if the budget has room for it. Also: whether anyone may follow."""
-        cache = self._pool.cache
-        match = cache.match(request.fill_key[:-TOKEN_BYTES], request.namespace)  # its last token is always computed
-        start = len(match.pages) * self._pool.page_size
-        extend = request.fill_len - start
+        if self._table.num_used_rows >= self._limits.max_running_requests:
+            return Verdict.NO_TOKEN, None
+        match, extend = self._match(request)
         verdict = budget.verdict(extend, request.remaining_new_tokens)
         if verdict is not Verdict.CONTINUE:
             return verdict, None
-        cache.lock(match.node)
-        if not budget.fits_pool(extend, request.remaining_new_tokens):
-            cache.unlock(match.node)
-            return Verdict.NO_TOKEN, None
-        tokens = budget.take(extend, request.remaining_new_tokens)
+        self._pool.cache.lock(match.node)
+        tokens = 0
+        verdict = Verdict.NO_TOKEN
+        if budget.fits_pool(extend, request.remaining_new_tokens):
+            tokens = budget.take(extend, request.remaining_new_tokens)
+            verdict = Verdict.OTHER
         if not tokens:
-            cache.unlock(match.node)
-            return Verdict.OTHER, None
+            self._pool.cache.unlock(match.node)
+            return verdict, None
         self._enter_pool(request, match)
         outputs = tuple(request.output_ids)
-        chunk = PrefillChunk(request, start, tokens, RowAdmission(request.row, request.sampling, request.seed, outputs))
+        admission = RowAdmission(request.row, request.sampling, request.seed, outputs)
+        chunk = PrefillChunk(request, request.fill_len - extend, tokens, admission)
         return (budget.state() if chunk.last else Verdict.OTHER), chunk
+
+    def _make_room(self, request: Request, budget: PrefillBudget) -> bool:
+        """Whether much less urgent requests have left so that `request` fits now."""
+        if self._preemption is None or not len(self._preemption.candidates(request)):
+            return False
+        match, extend = self._match(request)
+        self._pool.cache.lock(match.node)
+        deficit = budget.deficit(extend, request.remaining_new_tokens)
+        self._pool.cache.unlock(match.node)
+        reserved = self._preemption.make_room(request, deficit)
+        if reserved is None:
+            return False
+        budget.give_back(reserved)
+        return True
+
+    def _match(self, request: Request) -> tuple[PrefixMatch, int]:
+        """What is cached of a prompt, and how many of its tokens are not. The last one is always computed."""
+        match = self._pool.cache.match(request.fill_key[:-TOKEN_BYTES], request.namespace)
+        return match, request.fill_len - len(match.pages) * self._pool.page_size
 
     def _enter_pool(self, request: Request, match: PrefixMatch) -> None:
         table, start = self._table, len(match.pages) * self._pool.page_size
@@ -148,6 +195,7 @@ class PrefillScheduler:
         request.move_to(RequestStatus.PREFILLING)
         if not request.admitted:
             request.admitted = True
+            self._pool.cache.count_hit(match.node)
             request.queue_time_s = self._clock.now_s() - request.arrival_s
             request.cached_tokens = start
             self._stats.prompt_tokens += request.prompt_len
@@ -183,10 +231,11 @@ class PrefillScheduler:
     def _budget(self, num_decodes: int) -> PrefillBudget:
         table = self._table
         rows = np.flatnonzero(table.decoding)
+        expected = expected_tokens(table.max_new[rows] - table.num_launched[rows], self._ratio.value)
         return PrefillBudget(
             page_size=self._limits.page_size,
             available_tokens=lambda: self._pool.available_tokens,
-            reserved_tokens=running_reservation(table.max_new[rows] - table.num_launched[rows], self._ratio.value),
+            reserved_tokens=float(expected.sum()),
             max_prefill_tokens=self._limits.max_prefill_tokens,
             chunk_tokens=self._limits.chunked_prefill_size,
             mixed_decode_tokens=num_decodes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from worker.cache.pool import KvPool
-from worker.cache.prefix import TOKEN_BYTES
+from worker.cache.prefix import TOKEN_BYTES, PageIds, PrefixInsert
 from worker.ipc.messages import FinishReason
 from worker.scheduler.outbox import Outbox
 from worker.scheduler.queue import WaitingQueue
@@ -73,7 +73,7 @@ class Lifecycle:
         if num_pages <= shared:
             return
         own = table.pages_of(row)
-        inserted = cache.insert(self._page_key(request, num_pages), own[:num_pages], request.namespace)
+        inserted = self._insert(request, own[:num_pages])
         cache.lock(inserted.node)
         assert request.node is not None
         cache.unlock(request.node)
@@ -97,7 +97,7 @@ class Lifecycle:
         shared = int(table.shared_pages[row])
         num_pages = min(cached_tokens, int(table.computed_len[row])) // self._pool.page_size
         if num_pages > shared:
-            inserted = cache.insert(self._page_key(request, num_pages), own[:num_pages], request.namespace)
+            inserted = self._insert(request, own[:num_pages])
             duplicates, taken = max(len(inserted.cached_pages), shared), max(inserted.num_pages, shared)
             self._pool.free(np.concatenate((own[shared:duplicates], own[taken:])))
         else:
@@ -107,8 +107,9 @@ class Lifecycle:
         request.node = None
         table.release(request)
 
-    def _page_key(self, request: Request, num_pages: int) -> bytes:
-        num_tokens = num_pages * self._pool.page_size
+    def _insert(self, request: Request, pages: PageIds) -> PrefixInsert:
+        """Offer the first pages of a request to the prefix cache."""
+        num_tokens = len(pages) * self._pool.page_size
         key = request.key_of(num_tokens)
         assert len(key) == num_tokens * TOKEN_BYTES, "cached more tokens than known"
-        return key
+        return self._pool.cache.insert(key, pages, request.namespace, -request.rank)

@@ -7,7 +7,7 @@ from enum import Enum, auto
 
 import numpy as np
 
-from worker.cache.prefix import TOKEN_BYTES, CacheNode
+from worker.cache.prefix import TOKEN_BYTES, CacheNode, PrefixLookup
 from worker.engine.batch import Int32s
 from worker.sampling_params import SamplingParams
 
@@ -47,7 +47,9 @@ class Request:
     namespace: str | None  # of the prefix cache
     max_new_tokens: int  # resolved
     arrival_s: float
-    arrival_index: int  # counts arrivals
+    rank: int = 0  # of its priority; lower is more urgent
+    arrival_index: int = 0  # counts arrivals
+    turn: int = 0  # counts arrivals of its lane of the queue, which sets it
     status: RequestStatus = RequestStatus.WAITING
     row: int = NO_ROW
     node: CacheNode | None = None  # locked in the prefix cache, while the request has a row
@@ -57,9 +59,7 @@ class Request:
     cached_tokens: int = 0  # found in the prefix cache at first admission
     queue_time_s: float = 0.0
     num_retractions: int = 0
-    overtaken: int = 0  # later arrivals admitted while this one waited
-    match_version: int = -1  # version of the prefix cache that `match_tokens` is true for
-    match_tokens: int = 0
+    lookup: PrefixLookup | None = None  # how much of `fill_key` was cached when last asked
 
     def __post_init__(self) -> None:
         self.fill_key = self.prompt_key
@@ -92,5 +92,5 @@ class Request:
     def refill(self) -> None:
         """Start over after a retraction: prefill must compute the outputs too."""
         self.fill_key = self.key_of(self.prompt_len + len(self.output_ids))
-        self.match_version = -1
+        self.lookup = None
         self.num_retractions += 1

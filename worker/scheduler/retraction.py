@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from worker.cache.pool import KvPool
 from worker.scheduler.constants import RETRACT_DECODE_STEPS
@@ -19,17 +18,27 @@ OUT_OF_MEMORY = (
 )
 
 
-def retraction_order(num_outputs: npt.NDArray[np.int64], prompt_len: npt.NDArray[np.int64]) -> Int64s:
-    """Indices of requests, the first to retract first: fewest outputs, then longest prompt, then position."""
-    return np.lexsort((-prompt_len, num_outputs))
+def retraction_order(num_outputs: Int64s, prompt_len: Int64s, rank: Int64s | None = None) -> Int64s:
+    """Indices of requests, the first to retract first: least urgent (if ranks are given), then fewest outputs, then
+    longest prompt, then position."""
+    by_length = (-prompt_len, num_outputs)
+    return np.lexsort(by_length if rank is None else (*by_length, -rank))
 
 
 class Retraction:
-    """Finds room for the next token of every running request."""
+    """Finds room for the next token of every running request. `by_priority`: the least urgent give way first."""
 
     def __init__(
-        self, pool: KvPool, table: RequestTable, lifecycle: Lifecycle, ratio: NewTokenRatio, stats: SchedulerStats
+        self,
+        pool: KvPool,
+        table: RequestTable,
+        lifecycle: Lifecycle,
+        ratio: NewTokenRatio,
+        stats: SchedulerStats,
+        *,
+        by_priority: bool,
     ) -> None:
+        self._by_priority = by_priority
         self._pool = pool
         self._table = table
         self._lifecycle = lifecycle
@@ -47,7 +56,8 @@ class Retraction:
         does not help either, the last request is aborted.
         """
         table = self._table
-        order = retraction_order(table.num_outputs[rows], table.prompt_len[rows])
+        ranks = table.rank[rows] if self._by_priority else None
+        order = retraction_order(table.num_outputs[rows], table.prompt_len[rows], ranks)
         queue = [table.request(row) for row in rows[order].tolist()]
         num_retracted = 0
         while queue and (not num_retracted or self.short_of_pages(_rows_of(queue))):

@@ -39,6 +39,8 @@ class RequestTable:
         self.num_launched = np.zeros(max_rows, np.int64)  # outputs, once launched steps are done
         self.num_outputs = np.zeros(max_rows, np.int64)  # outputs known
         self.prompt_len = np.zeros(max_rows, np.int64)
+        self.rank = np.zeros(max_rows, np.int64)
+        self.arrival = np.zeros(max_rows, np.int64)
         self.max_new = np.zeros(max_rows, np.int64)
         self.min_new = np.zeros(max_rows, np.int64)
         self.ignore_eos = np.zeros(max_rows, np.bool_)
@@ -75,7 +77,7 @@ class RequestTable:
         """Rows whose next step is a decode: prefill launched, and not all allowed outputs launched yet."""
         return np.flatnonzero(self.decoding & (self.num_launched < self.max_new))
 
-    def live(self, rows: Int32s, epochs: Int64s) -> Bools:
+    def live(self, rows: Integers, epochs: Int64s) -> Bools:
         """Which rows still hold the request they held at these epochs."""
         return np.equal(self.epoch[rows], epochs)
 
@@ -89,6 +91,8 @@ class RequestTable:
         self.seq_len[row] = self.computed_len[row] = 0
         self.num_launched[row] = self.num_outputs[row] = len(request.output_ids)
         self.prompt_len[row] = request.prompt_len
+        self.rank[row] = request.rank
+        self.arrival[row] = request.arrival_index
         self.max_new[row] = request.max_new_tokens
         self.min_new[row] = request.sampling.min_new_tokens
         self.ignore_eos[row] = request.sampling.ignore_eos

@@ -69,7 +69,7 @@ def start(
             rid=rid,
             input_ids=serving.limits.fit(ask.input_ids, ask.sampling, ask.param),
             sampling=ask.sampling,
-            priority=priority or 0,
+            priority=priority,
             extra_key=extra_key,
         )
         for rid, ask in zip(rids, asks, strict=True)

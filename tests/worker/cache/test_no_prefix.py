@@ -14,7 +14,7 @@ def test_takes_nothing_and_finds_nothing() -> None:
     assert inserted.num_pages == 0 and len(inserted.cached_pages) == 0
     cache.lock(inserted.node)
     match = cache.match(key, None)
-    assert len(match.pages) == 0 and cache.match_length(key, None) == 0
+    assert len(match.pages) == 0 and cache.lookup(key, None).tokens == 0
     cache.unlock(match.node)
     assert cache.evictable_tokens == cache.protected_tokens == 0
     assert len(cache.evict(5)) == 0 and len(cache.reset()) == 0 and not list(cache.pages())

@@ -52,9 +52,9 @@ class RadixAgainstNaive(RuleBasedStateMachine):
             self.locks.append((match.node, found, namespace))
 
     @rule(tokens=tokens_of, namespace=namespaces)
-    def match_length(self, tokens: tuple[int, ...], namespace: str | None) -> None:
+    def lookup(self, tokens: tuple[int, ...], namespace: str | None) -> None:
         expected = len(self.naive.cached(tokens, namespace)) * self.cache.page_size
-        assert self.cache.match_length(key(tokens), namespace) == expected
+        assert self.cache.lookup(key(tokens), namespace).tokens == expected
 
     @precondition(lambda self: self.locks)
     @rule(data=st.data())

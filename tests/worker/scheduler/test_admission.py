@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from worker.scheduler.admission import PrefillBudget, Verdict, running_reservation
+from worker.scheduler.admission import PrefillBudget, Verdict, expected_tokens
 
 
 def budget(
@@ -28,7 +28,7 @@ def budget(
 
 
 def test_running_requests_reserve_a_share_of_at_most_4096_each() -> None:
-    assert running_reservation(np.array([100, 5000, 0]), 0.5) == pytest.approx((100 + 4096) * 0.5)
+    assert expected_tokens(np.array([100, 5000, 0]), 0.5).tolist() == [50, 2048, 0]
 
 
 def test_a_candidate_is_charged_its_whole_output() -> None:

@@ -9,7 +9,7 @@ from tests.helpers.builders import SchedulerBench
 
 
 def cached_tokens(bench: SchedulerBench, tokens: list[int], namespace: str | None = None) -> int:
-    return bench.scheduler._pool.cache.match_length(np.array(tokens, np.int32).tobytes(), namespace)
+    return bench.scheduler._pool.cache.lookup(np.array(tokens, np.int32).tobytes(), namespace).tokens
 
 
 @pytest.mark.parametrize("overlaps", [False, True])

@@ -1,44 +1,24 @@
-"""Queue order: fcfs, lpm with in-batch grouping, its fallback and its ageing."""
+"""lpm: longest cached prefix first, in-batch grouping, the fallback above 128 waiting, ageing."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from tests.helpers.builders import make_request
-from worker.cache.no_prefix import NoPrefixCache
+from tests.helpers.builders import cache_with, make_request, queue_of
+from worker.cache.prefix import PrefixCache
 from worker.cache.radix import RadixCache
-from worker.scheduler.policy import FirstComeFirstServed, LongestPrefixMatch, make_policy
-from worker.scheduler.queue import WaitingQueue
+from worker.scheduler.policies.longest_prefix import LongestPrefixMatch
 from worker.scheduler.request import Request
 
 
-def cache_with(*prompts: list[int]) -> RadixCache:
-    cache = RadixCache(1)
-    for prompt in prompts:
-        cache.insert(np.array(prompt, np.int32).tobytes(), np.arange(1, len(prompt) + 1, dtype=np.int32), None)
-    return cache
-
-
-def queue_of(*requests: Request) -> WaitingQueue:
-    queue = WaitingQueue()
-    for request in requests:
-        queue.append(request)
-    return queue
-
-
-def order(cache: RadixCache, *requests: Request, starting: tuple[Request, ...] = ()) -> list[str]:
-    return [request.rid for request in LongestPrefixMatch(cache).order(queue_of(*requests), starting)]
+def order(cache: PrefixCache, *requests: Request, starting: tuple[Request, ...] = ()) -> list[str]:
+    (lane,) = queue_of(*requests).lanes()
+    return [request.rid for request in LongestPrefixMatch(cache).order(lane, starting)]
 
 
 def cold(rid: str, first: int, namespace: str | None = None, shared: int = 32) -> Request:
     """A prompt of `shared` tokens that start with `first`, then one of its own."""
     return make_request([first] * shared + [ord(rid)], rid, namespace=namespace)
-
-
-def test_fcfs_is_queue_order() -> None:
-    a, b = make_request([1], "a"), make_request([2], "b")
-    assert list(FirstComeFirstServed().order(queue_of(a, b), ())) == [a, b]
 
 
 def test_lpm_takes_the_longest_match_first_and_keeps_order_among_equals() -> None:
@@ -83,13 +63,10 @@ def test_warm_requests_that_start_alike_do_not_wait() -> None:
 
 
 def test_with_larger_pages_alike_means_whole_pages() -> None:
-    policy = LongestPrefixMatch(RadixCache(48))
     shared40 = [make_request([1] * 40 + [own] * 30, str(own)) for own in (1, 2)]
     shared48 = [make_request([2] * 48 + [own] * 30, str(own)) for own in (3, 4, 5)]
-    ranked = policy.order(queue_of(*shared40, *shared48), ())
-    assert [request.rid for request in ranked] == ["1", "2", "3", "4", "5"]
-    ranked = policy.order(queue_of(*shared48[:2], *shared40), ())
-    assert [request.rid for request in ranked] == ["3", "1", "2", "4"]
+    assert order(RadixCache(48), *shared40, *shared48) == ["1", "2", "3", "4", "5"]
+    assert order(RadixCache(48), *shared48[:2], *shared40) == ["3", "1", "2", "4"]
 
 
 def test_above_128_waiting_it_is_fcfs() -> None:
@@ -109,44 +86,47 @@ def test_above_128_waiting_cold_requests_that_start_alike_still_wait() -> None:
 def test_a_retracted_request_goes_first() -> None:
     retracted = make_request([9], "retracted")
     retracted.refill()
-    assert order(cache_with([1, 2]), make_request([1, 2, 3], "warm"), retracted) == ["retracted", "warm"]
+    queue = queue_of(make_request([1, 2, 3], "warm"))
+    queue.push_front(retracted)
+    ranked = LongestPrefixMatch(cache_with([1, 2])).order(queue.lanes()[0], ())
+    assert [request.rid for request in ranked] == ["retracted", "warm"]
+
+
+def passed_by(policy: LongestPrefixMatch, ahead: int) -> int:
+    """How many warm later arrivals go before a cold request that had `ahead` others before it."""
+    unlucky = make_request([9], "cold")
+    queue = queue_of(*(make_request([8], f"ahead{n}") for n in range(ahead)), unlucky)
+    passed = 0
+    while True:
+        queue.append(make_request([1, 2, 3], f"warm{passed}"))
+        first = next(iter(policy.order(queue.lanes()[0], ())))
+        queue.remove(first)
+        if first is unlucky:
+            return passed
+        passed += first.rid.startswith("warm")
 
 
 def test_a_cold_request_is_passed_64_times_at_most() -> None:
-    cache = cache_with([1, 2])
-    policy = LongestPrefixMatch(cache)
-    unlucky = make_request([9], "cold", arrival_index=0)
-    queue = queue_of(unlucky)
-    passed = 0
-    while True:
-        warm = make_request([1, 2, 3], f"warm{passed}", arrival_index=passed + 1)
-        queue.append(warm)
-        first = next(iter(policy.order(queue, ())))
-        queue.remove(first)
-        policy.on_admitted([first], queue)
-        if first is unlucky:
-            break
-        passed += 1
-    assert passed == 64
+    assert passed_by(LongestPrefixMatch(cache_with([1, 2])), ahead=0) == 64
+    assert passed_by(LongestPrefixMatch(cache_with([1, 2])), ahead=3) == 64
 
 
-def test_earlier_arrivals_do_not_count_as_passing() -> None:
-    policy = LongestPrefixMatch(cache_with())
-    late = make_request([1], "late", arrival_index=5)
-    policy.on_admitted([make_request([1], arrival_index=4), make_request([1], arrival_index=6)], queue_of(late))
-    assert late.overtaken == 1
+def test_an_overdue_follower_goes_at_its_turn() -> None:
+    leader, follower = cold("a", 1), cold("b", 1)
+    queue = queue_of(follower)
+    for number in range(64):
+        other = make_request([5], f"r{number}")
+        queue.append(other)
+        queue.remove(other)
+    queue.append(make_request([6], "new"))
+    ranked = LongestPrefixMatch(cache_with()).order(queue.lanes()[0], (leader,))
+    assert [request.rid for request in ranked] == ["b", "new"]
 
 
 def test_a_changed_cache_is_matched_again() -> None:
     cache = cache_with([1, 2])
     policy = LongestPrefixMatch(cache)
-    queue = queue_of(make_request([1, 2, 9], "a"), make_request([5, 6, 7, 8], "b"))
-    assert [r.rid for r in policy.order(queue, ())] == ["a", "b"]
+    (lane,) = queue_of(make_request([1, 2, 9], "a"), make_request([5, 6, 7, 8], "b")).lanes()
+    assert [r.rid for r in policy.order(lane, ())] == ["a", "b"]
     cache.insert(np.array([5, 6, 7], np.int32).tobytes(), np.array([4, 5, 6], np.int32), None)
-    assert [r.rid for r in policy.order(queue, ())] == ["b", "a"]
-
-
-@pytest.mark.parametrize(("name", "kind"), [("fcfs", FirstComeFirstServed), ("lpm", LongestPrefixMatch)])
-def test_policy_by_name(name: str, kind: type) -> None:
-    assert type(make_policy(name, RadixCache(1))) is kind  # type: ignore[arg-type]
-    assert type(make_policy(name, NoPrefixCache(1))) is FirstComeFirstServed  # type: ignore[arg-type]
+    assert [r.rid for r in policy.order(lane, ())] == ["b", "a"]

@@ -1,0 +1,1 @@
+"""Queue policies: in which order waiting requests are looked at for admission."""

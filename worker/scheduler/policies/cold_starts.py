@@ -1,0 +1,50 @@
+"""In-batch prefix grouping: of requests that share a start nobody has cached yet, one goes ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from worker.cache.prefix import TOKEN_BYTES
+from worker.scheduler.constants import IN_BATCH_CHECK_TOKENS, IN_BATCH_SHARED_TOKENS
+from worker.scheduler.request import Request
+
+
+class ColdStarts:
+    """The prompt starts that one scheduling pass computes or will compute, and who does it.
+
+    Requests are shown to it in queue order. One follows if a leader computes at least IN_BATCH_SHARED_TOKENS tokens
+    more of its prompt than are cached now: it had better wait until they are.
+    """
+
+    def __init__(self, page_size: int, starting: Iterable[Request]) -> None:
+        self._head_bytes = -(-IN_BATCH_SHARED_TOKENS // page_size) * page_size * TOKEN_BYTES
+        self._leaders: dict[tuple[str | None, bytes], Request] = {}
+        for request in starting:
+            self._leaders[self._head(request)] = request
+
+    def lead(self, request: Request) -> None:
+        """`request` goes ahead whatever it shares."""
+        self._leaders.setdefault(self._head(request), request)
+
+    def follows(self, request: Request, matched_tokens: int) -> bool:
+        """Whether a request with so many cached tokens should wait for a leader. If not and it is cold, it leads."""
+        if len(request.fill_key) < self._head_bytes:
+            return False
+        head = self._head(request)
+        leader = self._leaders.get(head)
+        if leader is None:
+            if matched_tokens <= IN_BATCH_CHECK_TOKENS:
+                self._leaders[head] = request
+            return False
+        return shared_tokens(request, leader) >= matched_tokens + IN_BATCH_SHARED_TOKENS
+
+    def _head(self, request: Request) -> tuple[str | None, bytes]:
+        """Two requests share IN_BATCH_SHARED_TOKENS tokens, in whole pages, exactly if their heads are equal."""
+        return (request.namespace, request.fill_key[: self._head_bytes])
+
+
+def shared_tokens(one: Request, other: Request) -> int:
+    """Tokens that two prompts have in common from the start."""
+    length = min(one.fill_len, other.fill_len)
+    differs = one.fill_ids[:length] != other.fill_ids[:length]
+    return int(differs.argmax()) if differs.any() else length
