@@ -217,7 +217,7 @@ def versions(device: str) -> dict[str, str]:
     import torch
 
     found = {"python": platform.python_version(), "torch": torch.__version__}
-    found["device"] = torch.cuda.get_device_name() if device == "cuda" else platform.processor()
+    found["device"] = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
     for package in ("flashinfer-python", "triton"):
         try:
             found[package] = metadata.version(package)
@@ -250,7 +250,8 @@ def main() -> None:
         measured = f", measured on an H200 {MEASURED_S[outcome.workload]:.2f} s" if bench.device == "sim" else ""
         print(
             f"{outcome.workload:14} {outcome.seconds:8.3f} s  {outcome.output_tok_s:9.1f} out tok/s  "
-            f"{outcome.total_tok_s:9.1f} total tok/s  first token {outcome.first_token_s:7.4f} s  {outcome.steps} steps{measured}"
+            f"{outcome.total_tok_s:9.1f} total tok/s  first token {outcome.first_token_s:7.4f} s  "
+            f"{outcome.steps} steps{measured}"
         )
 
 
