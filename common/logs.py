@@ -1,11 +1,30 @@
-"""One log format for every process: `[2026-01-31 12:00:00] text`, to standard error, levels above info spelled out."""
+"""One log format for every process, to standard error: `[2026-01-31 12:00:00] text`, levels above info spelled out, or
+one JSON object a line."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import os
 import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
 
-_LIBRARIES = ("uvicorn", "uvicorn.error", "httpx", "httpcore", "asyncio", "transformers", "huggingface_hub", "filelock")
+import orjson
+
+LogFormat = Literal["text", "json"]
+
+_ACCESS = "uvicorn.access"
+_HTTP_SERVER = ("uvicorn", "uvicorn.error", _ACCESS)
+_LIBRARIES = ("httpx", "httpcore", "asyncio", "transformers", "huggingface_hub", "filelock")
+
+
+class Lines(list[str]):
+    """Several lines that are logged by one call: `log.info("%s", Lines(...))`. In JSON each is an object."""
+
+    def __str__(self) -> str:
+        return "\n".join(self)
 
 
 class LineFormatter(logging.Formatter):
@@ -22,15 +41,72 @@ class LineFormatter(logging.Formatter):
         return f"{stamp}] {record.levelname} {text}"
 
 
-def setup(level: str) -> None:
-    """Send this process's logs to standard error, own modules from `level` up, libraries from warning up.
+class JsonFormatter(logging.Formatter):
+    """One object a line: time (UTC, ISO 8601), level, process, pid, logger, message; `exception` where there is one.
+
+    A line made of a dataclass (`log.info("%s", line)`) also has its values, as `fields`, and its class, as `event`.
+    """
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        head = {
+            "time": utc(record.created),
+            "level": record.levelname.lower(),
+            "process": self._process,
+            "pid": os.getpid(),
+            "logger": record.name,
+        }
+        value = record.args[0] if isinstance(record.args, tuple) and len(record.args) == 1 else None
+        if isinstance(value, Lines):
+            return "\n".join(to_json(head | {"message": line}) for line in value)
+        entry: dict[str, Any] = head | {"message": record.getMessage()}
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            entry |= {"event": type(value).__name__, "fields": dataclasses.asdict(value)}
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return to_json(entry)
+
+
+def utc(timestamp_s: float) -> str:
+    """Seconds since 1970 as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(timestamp_s, UTC).isoformat(timespec="milliseconds")
+
+
+def to_json(entry: dict[str, Any]) -> str:
+    """One JSON log line. What JSON has no word for becomes its text."""
+    return orjson.dumps(entry, default=str, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+
+
+def setup(level: str, log_format: LogFormat = "text", *, process: str, http_level: str | None = None) -> None:
+    """Send the logs of `process` to standard error: own modules from `level` up, libraries from warning up, the HTTP
+    server from `http_level` up (without it as libraries).
 
     Call once, at the edge, before threads start.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter())
+    handler.setFormatter(JsonFormatter(process) if log_format == "json" else LineFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    quiet = max(logging.WARNING, root.level)
     for name in _LIBRARIES:
-        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+        logging.getLogger(name).setLevel(quiet)
+    for name in _HTTP_SERVER:
+        logging.getLogger(name).setLevel(quiet if http_level is None else http_level.upper())
+
+
+def log_accesses(http_level: str | None, exclude_prefixes: Sequence[str]) -> bool:
+    """Whether the HTTP server logs a line for each request; paths that begin with one of the prefixes get none."""
+    if http_level not in ("info", "debug"):
+        return False
+    prefixes = tuple(exclude_prefixes)
+
+    def wanted(record: logging.LogRecord) -> bool:
+        path = record.args[2] if isinstance(record.args, tuple) and len(record.args) > 2 else ""
+        return not (prefixes and str(path).startswith(prefixes))
+
+    logging.getLogger(_ACCESS).filters[:] = [wanted]
+    return True

@@ -9,21 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import ValidationError, create_model
+from pydantic import create_model
 
-from common.errors import UserError
-from common.settings import Settings, load, option, validation_sentence
+from common.settings import Settings, load, option, validated
 from gateway.config import GatewaySettings
 from worker.config import WorkerSettings
 
 _FLEET = "Fleet"
-_MODEL_FLAG = "--model-path"
 
 GATEWAY_ONLY = frozenset({"host", "port"})  # both have them; the replicas' are not public
 LAUNCHERS = frozenset({"worker_urls", "ray_address", "incarnation", "ready_file"})  # not accepted
-SHARED = frozenset({"log_level", "max_body_bytes", "shutdown_grace_s"})  # both have them, both get them
+SHARED = frozenset({"log_level", "log_format", "max_body_bytes", "shutdown_grace_s"})  # both have them, both get them
 
 
 class FleetSettings(Settings):
@@ -47,18 +45,15 @@ class ServeSettings:
 
 
 def load_serve_settings(argv: Sequence[str], env: Mapping[str, str]) -> ServeSettings:
-    """Parse `canopy serve` arguments; the first one may be the model. Raises UserError for any fault."""
-    argv = list(argv)
-    if argv and not argv[0].startswith("-"):
-        argv.insert(0, _MODEL_FLAG)
-    loaded = load(combined_settings(), argv, env, prog="canopy serve")
+    """Parse `canopy serve` arguments; the model needs no flag. Raises UserError for any fault."""
+    loaded = load(combined_settings(), argv, env, prog="canopy serve", positional="model_path")
     values = {name: getattr(loaded.settings, name) for name in loaded.sources}
     worker_values = _values_of(WorkerSettings, values, without=GATEWAY_ONLY)
     gateway_values = _values_of(GatewaySettings, values, without=frozenset())
     return ServeSettings(
-        fleet=_validated(FleetSettings, _values_of(FleetSettings, values, without=frozenset())),
-        gateway=_validated(GatewaySettings, gateway_values),
-        worker=_validated(WorkerSettings, worker_values),
+        fleet=validated(FleetSettings, _values_of(FleetSettings, values, without=frozenset())),
+        gateway=validated(GatewaySettings, gateway_values),
+        worker=validated(WorkerSettings, worker_values),
         gateway_values=gateway_values,
         worker_values=worker_values,
     )
@@ -75,15 +70,5 @@ def combined_settings() -> type[Settings]:
     return create_model("CombinedSettings", __base__=Settings, __doc__=FleetSettings.__doc__, **fields)
 
 
-S = TypeVar("S", bound=Settings)
-
-
 def _values_of(cls: type[Settings], values: Mapping[str, Any], *, without: frozenset[str]) -> dict[str, Any]:
     return {n: v for n, v in values.items() if n in cls.model_fields and n not in without}
-
-
-def _validated(cls: type[S], values: Mapping[str, Any]) -> S:
-    try:
-        return cls.model_validate(values)
-    except ValidationError as error:
-        raise UserError(validation_sentence(error)) from None

@@ -13,8 +13,7 @@ import msgspec
 from pydantic import ValidationError
 
 from common.clock import MonotonicClock
-from common.errors import UserError
-from common.settings import validation_sentence
+from common.settings import validated
 from worker.assembly import running_scheduler
 from worker.config import WorkerSettings
 from worker.ipc.messages import AbortAll, GenerateRequest, SchedulerMessage, StepOutput, StopMatched, TokenDelta
@@ -35,10 +34,7 @@ class Engine:
 
     def __init__(self, model_path: str, **settings: Any) -> None:
         """`settings` are those of `canopy worker`, with underscores. Raises UserError for what the user can mend."""
-        try:
-            chosen = WorkerSettings(model_path=model_path, **settings)
-        except ValidationError as error:
-            raise UserError(validation_sentence(error)) from None
+        chosen = validated(WorkerSettings, {"model_path": model_path, **settings})
         path = str(resolve_model_path(model_path, cache_root(os.environ)))
         self._stack = ExitStack()
         self._scheduler = self._stack.enter_context(

@@ -112,7 +112,7 @@ def test_a_taken_port(tmp_path: Path, model_dir: Path) -> None:
 
 def test_an_unknown_flag(tmp_path: Path, model_dir: Path) -> None:
     sentence = refusal("serve", str(model_dir), "--replica", "2", cache=tmp_path)
-    assert sentence == "canopy: Unrecognized arguments: --replica 2; see canopy serve --help."
+    assert sentence == "canopy: --replica is not a flag of canopy serve; did you mean --replicas?"
 
 
 def test_status_without_a_fleet(tmp_path: Path) -> None:
@@ -131,4 +131,4 @@ def test_the_user_directory_is_not_searched_for_our_packages(tmp_path: Path, mod
     done = subprocess.run(
         [script, "serve", str(model_dir), "--replicas", "0"], cwd=tmp_path, capture_output=True, text=True
     )
-    assert done.stderr.startswith("canopy: --replicas: ")
+    assert done.stderr.startswith("canopy: --replicas must be ")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from common.setting_types import JsonObject
 from common.settings import Settings, option
+from common.settings.types import JsonObject
 
 _media = partial(option, category="Multimodal", not_built="only text is served, leave it out")
 _lora = partial(option, category="LoRA", not_built="serve a merged checkpoint instead")

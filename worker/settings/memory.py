@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from common.setting_types import TokenCount
 from common.settings import Settings, option
+from common.settings.types import TokenCount
 
 _option = partial(option, category="Memory and scheduling")
 

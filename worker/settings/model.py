@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from common.setting_types import JsonObject, TokenCount
 from common.settings import Settings, option
+from common.settings.types import JsonObject, TokenCount
 
 _option = partial(option, category="Model and tokenizer")
 

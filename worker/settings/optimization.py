@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from common.setting_types import JsonObject
 from common.settings import Settings, option
+from common.settings.types import JsonObject
 
 _option = partial(option, category="Optimization")
 

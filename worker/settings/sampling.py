@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from common.setting_types import JsonObject
 from common.settings import Settings, option
+from common.settings.types import JsonObject
 
 _option = partial(option, category="Sampling and chat")
 

@@ -153,9 +153,9 @@ def test_a_taken_port_is_told_before_anything_is_loaded(chat_model: Path) -> Non
         ([], "--model-path is required."),
         (
             ["--model-path", "x", "--port", "70000"],
-            "--port: Input should be less than or equal to 65535 (got '70000').",
+            "--port must be at most 65535 (got '70000').",
         ),
-        (["--model-path", "x", "--what"], "Unrecognized arguments: --what; see canopy worker --help."),
+        (["--model-path", "x", "--what"], "--what is not a flag of canopy worker; see canopy worker --help."),
     ],
 )
 def test_bad_settings(flags: list[str], sentence: str) -> None:

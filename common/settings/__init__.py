@@ -1,0 +1,9 @@
+"""One typed settings tree per process: command line > environment > YAML file > default."""
+
+from __future__ import annotations
+
+from common.settings.loading import Loaded, load, validated
+from common.settings.sentences import validation_sentence
+from common.settings.tree import ENV_PREFIX, Settings, flag_of, option
+
+__all__ = ["ENV_PREFIX", "Loaded", "Settings", "flag_of", "load", "option", "validated", "validation_sentence"]

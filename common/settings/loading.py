@@ -1,0 +1,92 @@
+"""Joins the four sources of a settings tree, validates once, and remembers where each value came from."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pydantic import ValidationError
+
+from common.errors import UserError
+from common.settings.command_line import parse
+from common.settings.help_page import help_page, metavar
+from common.settings.sentences import validation_sentence
+from common.settings.show import as_yaml
+from common.settings.tree import ENV_PREFIX, Setting, Settings, settings_of
+from common.settings.yaml_file import FileValues, read_yaml
+
+S = TypeVar("S", bound=Settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[S]):
+    """A validated tree and where each value that is not a default came from (field name -> source)."""
+
+    settings: S
+    sources: dict[str, str]
+
+
+def load(
+    cls: type[S], argv: Sequence[str], env: Mapping[str, str], *, prog: str, positional: str | None = None
+) -> Loaded[S]:
+    """Build `cls` from its four sources; `positional` is the field that may be given without its flag.
+
+    Raises UserError for any fault in them. Old names are told on standard error. --help and --print-config print their
+    page and leave by SystemExit.
+    """
+    line = parse(cls, argv, prog=prog, positional=positional, help_page=lambda: help_page(cls, prog, positional))
+    file = read_yaml(line.config, cls) if line.config is not None else FileValues()
+    variables = _from_environment(cls, env)
+    values = file.values | {name: value for name, (_, value) in variables.items()} | line.values
+    if positional is not None and positional not in values:
+        raise UserError(f"{prog} needs {metavar(positional)}: {cls.model_fields[positional].description}.")
+    called = file.called | {name: variable for name, (variable, _) in variables.items()}
+    settings = validated(cls, values, {name: text for name, text in called.items() if name not in line.values})
+    for sentence in _deprecations(cls, [*file.spellings, *line.spellings]):
+        print(f"{prog}: {sentence}", file=sys.stderr)
+    sources = _sources(file.values, variables, line.values)
+    if line.print_config:
+        print(as_yaml(settings, sources), end="")
+        raise SystemExit(0)
+    return Loaded(settings, sources)
+
+
+def _sources(file: Iterable[str], variables: Iterable[str], line: Iterable[str]) -> dict[str, str]:
+    """Field name -> the strongest source that sets it."""
+    weakest_first = (("config file", file), ("environment", variables), ("command line", line))
+    return {name: source for source, names in weakest_first for name in names}
+
+
+def validated(cls: type[S], values: Mapping[str, Any], called: Mapping[str, str] | None = None) -> S:
+    """Build `cls` from values. Raises UserError for the first fault; `called` says how the user named a field."""
+    try:
+        return cls.model_validate(values)
+    except ValidationError as error:
+        secrets = {setting.name for setting in settings_of(cls) if setting.secret}
+        raise UserError(validation_sentence(error, called, secrets)) from None
+
+
+def _from_environment(cls: type[Settings], env: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
+    """Field name -> variable and value. An empty variable sets nothing; a list is separated by commas."""
+    found: dict[str, tuple[str, Any]] = {}
+    for setting in settings_of(cls):
+        for spelling in reversed(setting.spellings):
+            variable = ENV_PREFIX + spelling.replace("-", "_").upper()
+            if env.get(variable):
+                found[setting.name] = (variable, _split_if_list(setting, env[variable]))
+    return found
+
+
+def _split_if_list(setting: Setting, value: str) -> Any:
+    return [item.strip() for item in value.split(",")] if setting.is_list else value
+
+
+def _deprecations(cls: type[Settings], used: Sequence[str]) -> list[str]:
+    return [
+        f"--{spelling} is an old name; use {setting.flag}."
+        for setting in settings_of(cls)
+        for spelling in setting.deprecated
+        if spelling in used
+    ]
