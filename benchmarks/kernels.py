@@ -16,6 +16,7 @@ import torch.nn.functional as F
 
 from worker.attention.flashinfer_kernels import PagedAttention, PageIndex, Workspace, pinned_plan_buffer
 from worker.layers.cuda.activation import silu_and_mul
+from worker.layers.cuda.cublas_lt import WideProducts
 from worker.layers.cuda.gemv import GemvTile, gemv
 from worker.layers.cuda.merge import merge_prefix
 from worker.layers.cuda.norm import add_rms_norm
@@ -187,7 +188,8 @@ def prefixes() -> Iterator[Timing]:
 
 
 def products() -> Iterator[Timing]:
-    """cuBLAS for many rows; for one, our kernel as the decode of a single request uses it."""
+    """cuBLAS for many rows, also with our choice of algorithm; for one row, our kernel as a lone decode uses it."""
+    wide = WideProducts()
     for rows in (1, 64, 233, 512, 2048, 8192):
         for name, (out_size, in_size) in PRODUCTS.items():
             weights = [_normal(out_size, in_size) for _ in range(LAYERS)]
@@ -201,6 +203,14 @@ def products() -> Iterator[Timing]:
                 yield moved(f"{name}, cuBLAS", f"{rows} row", out_size * in_size * 2, us)
             else:
                 yield computed(f"{name}, cuBLAS", f"{rows} rows", 2 * rows * out_size * in_size, us)
+            product = wide.find(rows, weights[0], x.dtype)
+            if product is not None:
+                out = torch.empty((rows, out_size), device=DEVICE, dtype=torch.bfloat16)
+
+                def chosen(i: int) -> None:
+                    product(x, weights[i % LAYERS], out)  # type: ignore[misc]  # noqa: B023
+
+                yield computed(f"{name}, cuBLASLt", f"{rows} rows", 2 * rows * out_size * in_size, median_us(chosen))
             if rows == 1:
                 out = torch.empty((1, out_size), device=DEVICE, dtype=torch.bfloat16)
 

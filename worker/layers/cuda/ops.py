@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from worker.layers.cuda.activation import silu_and_mul
+from worker.layers.cuda.cublas_lt import WideProducts
 from worker.layers.cuda.norm import add_rms_norm, rms_norm
 from worker.layers.ops import Linear, Rotation
 
@@ -13,20 +14,27 @@ from worker.layers.ops import Linear, Rotation
 class CudaLinear:
     """A weight as cuBLAS takes it: [out, in], row after row."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, wide: WideProducts) -> None:
         self.weight = weight
         self.bias = bias
+        self._wide = wide
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight, self.bias)
+        product = self._wide.find(len(x), self.weight, x.dtype) if self.bias is None else None
+        if product is None:
+            return F.linear(x, self.weight, self.bias)
+        out = x.new_empty((len(x), len(self.weight)))
+        product(x, self.weight, out)
+        return out
 
 
 class CudaHead:
     """The output projection. Logits are fp32 (bf16 would round many of them to the same number) and stand in one
     buffer, each call's over those of the call before, so that they can be read after a graph has computed them."""
 
-    def __init__(self, weight: torch.Tensor) -> None:
+    def __init__(self, weight: torch.Tensor, wide: WideProducts) -> None:
         self.weight = weight
+        self._wide = wide
         self._logits = self._empty(0)
         self._oversize = self._logits
 
@@ -38,7 +46,11 @@ class CudaHead:
         out = self._logits[: len(x)]
         if len(out) < len(x):
             out = self._oversize = self._empty(len(x))
-        torch.mm(x, self.weight.t(), out_dtype=torch.float32, out=out)
+        product = self._wide.find(len(x), self.weight, out.dtype)
+        if product is None:
+            torch.mm(x, self.weight.t(), out_dtype=torch.float32, out=out)
+        else:
+            product(x, self.weight, out)
         return out
 
     def latest(self, rows: int) -> torch.Tensor:
@@ -54,12 +66,13 @@ class CudaOps:
 
     def __init__(self) -> None:
         self.heads: list[CudaHead] = []  # those made so far: a decoder has one
+        self._wide = WideProducts()
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        return CudaLinear(weight.contiguous(), bias)
+        return CudaLinear(weight.contiguous(), bias, self._wide)
 
     def head(self, weight: torch.Tensor) -> Linear:
-        self.heads.append(CudaHead(weight))
+        self.heads.append(CudaHead(weight, self._wide))
         return self.heads[-1]
 
     def rotation(self, cos_sin: torch.Tensor, positions: torch.Tensor) -> Rotation:
