@@ -98,6 +98,11 @@ def setup(level: str, log_format: LogFormat = "text", *, process: str, http_leve
         logging.getLogger(name).setLevel(quiet if http_level is None else http_level.upper())
 
 
+def json_is_set_up() -> bool:
+    """Whether this process logs in JSON."""
+    return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
+
+
 def log_accesses(http_level: str | None, exclude_prefixes: Sequence[str]) -> bool:
     """Whether the HTTP server logs a line for each request; paths that begin with one of the prefixes get none."""
     if http_level not in ("info", "debug"):

@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = load(GatewaySettings, arguments, os.environ, prog="canopy gateway").settings
         set_title("canopy-gateway")
-        logs.setup(settings.log_level)
+        logs.setup(settings.log_level, settings.log_format, process="gateway")
         return run(settings)
     except UserError as error:
         print(f"canopy gateway: {error}", file=sys.stderr)

@@ -61,6 +61,9 @@ class GatewaySettings(Settings):
 
     access_log: bool = option(False, "one log line per generation request", category=OBSERVABILITY)
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "log level", category=OBSERVABILITY)
+    log_format: Literal["text", "json"] = option(
+        "text", "log lines as text or one JSON object each", category=OBSERVABILITY
+    )
 
     @model_validator(mode="after")
     def _check(self) -> GatewaySettings:

@@ -35,7 +35,7 @@ def serve(settings: WorkerSettings) -> int:
     from worker.launch.replica import Replica
 
     set_title("canopy-frontend")
-    logs.setup(settings.log_level)
+    logs.setup(settings.log_level, settings.log_format, process="frontend", http_level=settings.log_level_http)
     with bind_port(settings.host, settings.port) as listener:
 
         async def run() -> int:

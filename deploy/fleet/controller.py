@@ -17,6 +17,7 @@ import msgspec
 import ray
 from ray.exceptions import RayError
 
+from common import logs
 from common.clock import MonotonicClock
 from common.fleet import CONTROLLER_ACTOR, RAY_NAMESPACE
 from deploy.fleet.messages import Ending, Life, Ready, ReplicaSpec
@@ -46,8 +47,8 @@ class ControllerActor:
     """Reconciles the fleet. Messages are msgpack bytes of common.fleet and deploy.fleet.messages."""
 
     def __init__(self, spec: bytes, replicas: int) -> None:
-        logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(message)s")
         decoded = msgspec.msgpack.decode(spec, type=ReplicaSpec)
+        logs.setup("info", decoded.settings.get("log_format", "text"), process="controller")
         roster = Roster(
             decoded.model,
             decoded.log_dir,

@@ -207,7 +207,7 @@ def main(plan_file: Path) -> int:
     plan = msgspec.json.decode(plan_file.read_bytes(), type=ServePlan)
     errors = sys.stderr
     sys.stderr = _ray_messages(plan)
-    progress = Progress(MonotonicClock())
+    progress = Progress(MonotonicClock(), log_format=plan.worker_values.get("log_format", "text"))
     fleet = LocalFleet(plan, progress)
     try:
         fleet.start()

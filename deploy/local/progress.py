@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import time
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -11,15 +13,17 @@ from rich.status import Status
 
 from common.clock import Clock
 from common.fleet import ReplicaRecord
+from common.logs import LogFormat, to_json, utc
 
 _REPEAT_S = 10.0  # between two lines about the same wait, where there is no terminal
 
 
 class Progress:
-    """Prints to standard output. Seconds count from its creation."""
+    """Prints to standard output, as text or one JSON object a line. Seconds count from its creation."""
 
-    def __init__(self, clock: Clock, console: Console | None = None) -> None:
+    def __init__(self, clock: Clock, console: Console | None = None, log_format: LogFormat = "text") -> None:
         self._clock = clock
+        self._json = log_format == "json"
         self._console = console or Console(highlight=False, soft_wrap=True)
         self._began_s = clock.now_s()
         self._seen: dict[str, str] = {}
@@ -33,6 +37,10 @@ class Progress:
 
     def line(self, text: str) -> None:
         """One event."""
+        if self._json:
+            head = {"time": utc(time.time()), "level": "info", "process": "canopy-serve", "pid": os.getpid()}
+            self._console.print(to_json(head | {"message": text}), markup=False)
+            return
         self._console.print(f"[{self.elapsed_s:6.1f} s] {text}", markup=False)
 
     def replicas(self, records: Sequence[ReplicaRecord]) -> None:
@@ -45,7 +53,7 @@ class Progress:
 
     def waiting(self, what: str) -> None:
         """Show what is awaited now."""
-        if self._console.is_terminal:
+        if self._console.is_terminal and not self._json:
             if self._status is None:
                 self._status = self._console.status("")
                 self._status.start()
@@ -62,6 +70,8 @@ class Progress:
 
     def invitation(self, url: str, model: str, log_dir: str) -> None:
         """How to use, watch and stop what runs now."""
+        if self._json:
+            return self.line(f"Serving {model} at {url}; logs in {log_dir}")
         text = (
             f"\nServing {model} at {url} after {self.elapsed_s:.1f} s. Try it:\n\n"
             f"  {curl_line(url, model)}\n\n"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from common.logs import Lines
+
 _LOG = logging.getLogger("gateway.access")
 _MAX_LINES = 10_000
 
@@ -27,4 +29,4 @@ class AccessLog:
         """Write what was kept."""
         lines, self._lines = self._lines, []
         if lines:
-            _LOG.info("%s", "\n".join(lines))
+            _LOG.info("%s", Lines(lines))

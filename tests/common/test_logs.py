@@ -1,13 +1,28 @@
-"""The line format that operators' tools parse."""
+"""The line format that operators' tools parse, as text and as JSON."""
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from common import logs
+
+
+@pytest.fixture
+def _root_as_before() -> Iterator[None]:
+    root, access = logging.getLogger(), logging.getLogger("uvicorn.access")
+    before = (root.handlers[:], root.level, access.level)
+    yield
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    access.setLevel(before[2])
+    access.filters.clear()
 
 
 @pytest.mark.parametrize(
@@ -26,18 +41,65 @@ def test_the_format(level: int, text: str) -> None:
     assert re.fullmatch(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] " + re.escape(text), line)
 
 
+@pytest.mark.usefixtures("_root_as_before")
 def test_setup_keeps_libraries_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    root = logging.getLogger()
-    before = (root.handlers[:], root.level)
+    logs.setup("info", process="test")
+    logging.getLogger("worker.x").info("ours")
+    logging.getLogger("worker.x").debug("too much")
+    logging.getLogger("httpx").info("theirs")
+    logging.getLogger("httpx").warning("their trouble")
+    assert [line.partition("] ")[2] for line in capsys.readouterr().err.splitlines()] == [
+        "ours",
+        "WARNING their trouble",
+    ]
+
+
+@pytest.mark.usefixtures("_root_as_before")
+@pytest.mark.parametrize(
+    ("http_level", "logged"),
+    [(None, []), ("warning", []), ("info", ["/v1/models"]), ("debug", ["/v1/models"])],
+)
+def test_the_http_server_has_a_level_of_its_own(
+    http_level: str | None, logged: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.setup("error", process="test", http_level=http_level)
+    if logs.log_accesses(http_level, ["/health", "/metrics"]):
+        for path in ("/v1/models", "/health", "/metrics?x=1"):
+            logging.getLogger("uvicorn.access").info('%s - "%s %s HTTP/%s" %d', "a:1", "GET", path, "1.1", 200)
+    assert re.findall(r"GET (\S+) ", capsys.readouterr().err) == logged
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    running: int
+    usage: float
+
+    def __str__(self) -> str:
+        return f"#running: {self.running}"
+
+
+@pytest.mark.usefixtures("_root_as_before")
+def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.setup("info", "json", process="scheduler")
+    log = logging.getLogger("worker.x")
+    log.info("%d of %d\nready", 1, 2)
+    log.warning("%s", Event(np.int64(3), np.float64(0.5)))  # type: ignore[arg-type]
+    log.info("%s", logs.Lines(["one", "two"]))
     try:
-        logs.setup("info")
-        logging.getLogger("worker.x").info("ours")
-        logging.getLogger("worker.x").debug("too much")
-        logging.getLogger("httpx").info("theirs")
-        logging.getLogger("httpx").warning("their trouble")
-        assert [line.partition("] ")[2] for line in capsys.readouterr().err.splitlines()] == [
-            "ours",
-            "WARNING their trouble",
-        ]
-    finally:
-        root.handlers[:], root.level = before[0], before[1]
+        raise ValueError("no")
+    except ValueError:
+        log.exception("broken")
+    plain, event, one, two, broken = map(json.loads, capsys.readouterr().err.splitlines())
+    assert plain["message"] == "1 of 2\nready"
+    assert (plain["level"], plain["process"], plain["logger"]) == ("info", "scheduler", "worker.x")
+    assert plain["pid"] and re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", plain["time"])
+    assert (event["level"], event["message"], event["event"]) == ("warning", "#running: 3", "Event")
+    assert event["fields"] == {"running": 3, "usage": 0.5}
+    assert (one["message"], two["message"]) == ("one", "two")
+    assert (broken["level"], broken["message"]) == ("error", "broken")
+    assert broken["exception"].endswith("ValueError: no")
+
+
+def test_several_lines_as_text() -> None:
+    record = logging.LogRecord("name", logging.INFO, "", 0, "%s", (logs.Lines(["one", "two"]),), None)
+    assert logs.LineFormatter().format(record).endswith("] one\ntwo")

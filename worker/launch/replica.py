@@ -16,6 +16,7 @@ from typing import Any
 import uvicorn
 from prometheus_client import CollectorRegistry
 
+from common import logs
 from common.clock import MonotonicClock
 from common.errors import UserError
 from common.process import LISTEN_BACKLOG, url_of
@@ -199,13 +200,14 @@ async def _first(*waits: Awaitable[object]) -> None:
 
 def http_config(service: Service) -> uvicorn.Config:
     """How the replica's HTTP server runs. The replica does its own logging, and keeps its own signals."""
+    settings = service.settings
     return uvicorn.Config(
         create_app(service),
         http="httptools",
         ws="none",
         lifespan="off",
         log_config=None,
-        access_log=False,
+        access_log=logs.log_accesses(settings.log_level_http, settings.uvicorn_access_log_exclude_prefixes),
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_FLUSH_S,

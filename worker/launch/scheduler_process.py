@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     faulthandler.enable()
     settings = WorkerSettings.model_validate_json(sys.stdin.read())
-    logs.setup(settings.log_level)
+    logs.setup(settings.log_level, settings.log_format, process="scheduler")
     channel = SchedulerChannel(Path(directory))
     try:
         serve(settings, channel)

@@ -1,11 +1,16 @@
-"""Shows how far a long preparation is: a bar on a terminal, plain lines elsewhere."""
+"""Shows how far a long preparation is: a bar on a terminal, plain lines elsewhere, log lines where logs are JSON."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
+
+from common.logs import json_is_set_up
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[str, float], None]  # (what is done now, share done of the whole, 0 to 1)
 
@@ -19,8 +24,11 @@ def silent(label: str, share: float) -> None:
 @contextmanager
 def console_progress(title: str, stream: TextIO = sys.stderr) -> Iterator[Progress]:
     """Progress of one undertaking on `stream`."""
+    if json_is_set_up():
+        yield _Lines(title, log.info)
+        return
     if not stream.isatty():
-        yield _PlainLines(title, stream)
+        yield _Lines(title, lambda line: print(line, file=stream, flush=True))
         return
     from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -32,14 +40,14 @@ def console_progress(title: str, stream: TextIO = sys.stderr) -> Iterator[Progre
         yield lambda label, share: bar.update(task, completed=share, description=f"{title}: {label}")
 
 
-class _PlainLines:
-    def __init__(self, title: str, stream: TextIO) -> None:
+class _Lines:
+    def __init__(self, title: str, write: Callable[[str], None]) -> None:
         self._title = title
-        self._stream = stream
+        self._write = write
         self._last: tuple[str, int] | None = None
 
     def __call__(self, label: str, share: float) -> None:
         now = (label, int(share / _LINE_STEP))
         if now != self._last:
             self._last = now
-            print(f"{self._title}: {label} ({share:.0%})", file=self._stream, flush=True)
+            self._write(f"{self._title}: {label} ({share:.0%})")

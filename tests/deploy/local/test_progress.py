@@ -45,3 +45,17 @@ def test_the_curl_line_is_one_request_whatever_the_model_is_called() -> None:
     words = shlex.split(curl_line("http://127.0.0.1:8000", "it's a $model"))
     assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/chat/completions"]
     assert json.loads(words[-1])["model"] == "it's a $model"
+
+
+def test_as_json_each_event_is_an_object() -> None:
+    out, clock = io.StringIO(), FakeClock()
+    progress = Progress(clock, Console(file=out, width=40, soft_wrap=True), log_format="json")
+    progress.line("starting [bold]Ray[/bold]" + " and waiting" * 9)
+    clock.advance(11.0)
+    progress.waiting("0 of 2 replicas ready")
+    progress.invitation("http://h:1", "m", "/logs")
+    first, waiting, last = map(json.loads, out.getvalue().splitlines())
+    assert first["message"] == "starting [bold]Ray[/bold]" + " and waiting" * 9
+    assert (first["level"], first["process"]) == ("info", "canopy-serve")
+    assert waiting["message"] == "0 of 2 replicas ready"
+    assert last["message"] == "Serving m at http://h:1; logs in /logs"

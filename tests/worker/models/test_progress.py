@@ -38,3 +38,12 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     shown = report(Terminal())
     assert "Converting: weights" in shown and "100%" in shown and "\x1b[" in shown
+
+
+def test_where_logs_are_json_they_are_log_lines(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("worker.models.progress.json_is_set_up", lambda: True)
+    caplog.set_level("INFO")
+    assert report(Terminal()) == ""
+    assert caplog.messages[:2] == ["Converting: reading (0%)", "Converting: weights (20%)"]

@@ -95,8 +95,9 @@ class Staging:
         for slot in self._slots:
             slot.copied.synchronize()
         size = 1 << (needed - 1).bit_length()
-        self._slots = [StagingSlot(size) for _ in range(_DEPTH)]
-        self._twin = torch.zeros(size, dtype=torch.int32, device=self._twin.device)
+        twin = torch.zeros(size, dtype=torch.int32, device=self._twin.device)
+        slots = [StagingSlot(size) for _ in range(_DEPTH)]
+        self._twin, self._slots = twin, slots  # both or, where memory runs out, none
 
 
 class ResultSlots:

@@ -1,0 +1,33 @@
+"""A pass that is in the stream, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from worker.engine.batch import ForwardBatch, Int32s, StepFailed, StepResult
+from worker.engine.out_of_memory import step_failed
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedStep:
+    """Outcome i of `fetch`, which waits for the pass, belongs to sequence `sequences[i]` of `batch`."""
+
+    fetch: Callable[[], Int32s]
+    sequences: npt.NDArray[np.int64]
+    batch: ForwardBatch
+    cuda_graph: bool
+
+    def result(self) -> StepResult:
+        try:
+            outcomes = self.fetch()[: len(self.sequences)]
+        except (MemoryError, RuntimeError) as error:
+            raise step_failed(error, self.batch, where="GPU") from error
+        if len(outcomes) and int(outcomes.min()) < 0:
+            raise StepFailed("The model computed numbers that are not finite.")
+        token_ids = np.full(len(self.batch.rows), -1, np.int32)
+        token_ids[self.sequences] = outcomes
+        return StepResult(token_ids=token_ids, cuda_graph=self.cuda_graph)
