@@ -13,13 +13,28 @@ from typing import Any
 
 from pydantic import create_model
 
-from common.settings import Settings, load, option, validated
+from common.settings import Settings, load, option, settings_of, validated, without_feature
 from gateway.config import GatewaySettings
 from worker.config import WorkerSettings
 
 _FLEET = "Fleet"
 
-GATEWAY_ONLY = frozenset({"host", "port"})  # both have them; the replicas' are not public
+# About the public address: the gateway's, where it has them; the replicas' own are not public.
+PUBLIC = frozenset(
+    {
+        "host",
+        "port",
+        "api_key",
+        "admin_api_key",
+        "fastapi_root_path",
+        "ssl_keyfile",
+        "ssl_certfile",
+        "ssl_ca_certs",
+        "ssl_keyfile_password",
+    }
+)
+GATEWAY_ONLY = PUBLIC & GatewaySettings.model_fields.keys()
+_PROXY = "the gateway does not have it; put a proxy that does in front of the gateway"
 LAUNCHERS = frozenset({"worker_urls", "ray_address", "incarnation", "ready_file"})  # not accepted
 SHARED = frozenset({"log_level", "log_format", "max_body_bytes", "shutdown_grace_s"})  # both have them, both get them
 
@@ -64,9 +79,11 @@ def combined_settings() -> type[Settings]:
     """One class with every accepted setting, for the parser and the help page."""
     fields: dict[str, Any] = {}
     for cls in (FleetSettings, GatewaySettings, WorkerSettings):
-        for name, field in cls.model_fields.items():
-            if name not in LAUNCHERS and name not in fields:
-                fields[name] = (field.annotation, field)
+        for setting in settings_of(cls):
+            if setting.name not in LAUNCHERS and setting.name not in fields:
+                refused = setting.name in PUBLIC and cls is not GatewaySettings
+                field = without_feature(setting.field, _PROXY) if refused else setting.field
+                fields[setting.name] = (field.annotation, field)
     return create_model("CombinedSettings", __base__=Settings, __doc__=FleetSettings.__doc__, **fields)
 
 

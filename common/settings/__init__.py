@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from common.settings.loading import Loaded, load, validated
 from common.settings.sentences import validation_sentence
-from common.settings.tree import ENV_PREFIX, Settings, flag_of, option
+from common.settings.tree import ENV_PREFIX, Settings, flag_of, option, settings_of, without_feature
 
-__all__ = ["ENV_PREFIX", "Loaded", "Settings", "flag_of", "load", "option", "validated", "validation_sentence"]
+__all__ = [
+    "ENV_PREFIX",
+    "Loaded",
+    "Settings",
+    "flag_of",
+    "load",
+    "option",
+    "settings_of",
+    "validated",
+    "validation_sentence",
+    "without_feature",
+]

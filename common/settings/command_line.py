@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, NoReturn
 
 from common.errors import UserError
+from common.settings.help_page import help_page
 from common.settings.sentences import did_you_mean
 from common.settings.tree import Setting, Settings, by_spelling, settings_of
 
@@ -25,21 +27,14 @@ class CommandLine:
     print_config: bool
 
 
-def parse(
-    cls: type[Settings], argv: Sequence[str], *, prog: str, positional: str | None, help_page: Callable[[], str]
-) -> CommandLine:
+def parse(cls: type[Settings], argv: Sequence[str], *, prog: str, positional: str | None) -> CommandLine:
     """Read the flags of `cls`; a word without a flag is the value of the field `positional`, if there is one.
 
     Raises UserError; --help prints the page and leaves by SystemExit.
     """
-    parser = _Parser(prog, help_page)
-    parser.add_argument("--config", action="append", default=[])
-    parser.add_argument("--print-config", action="store_true")
-    for setting in settings_of(cls):
-        _add_flag(parser, setting)
-    found, rest = parser.parse_known_args(_with_values(argv, cls))
+    found, rest = _parser(cls, prog, positional).parse_known_args(_with_values(argv, cls))
     values = vars(found)
-    config, print_config = values.pop("config"), values.pop("print_config")
+    config, print_config = values.pop("config", []), values.pop("print_config", False)
     if len(config) > 1:
         raise UserError("--config was given twice; merge the files and give one.")
     for flag in rest:
@@ -53,16 +48,26 @@ def parse(
 
 
 class _Parser(argparse.ArgumentParser):
-    def __init__(self, prog: str, help_page: Callable[[], str]) -> None:
-        super().__init__(prog=prog, allow_abbrev=False)
-        self._help_page = help_page
+    def __init__(self, cls: type[Settings], prog: str, positional: str | None) -> None:
+        super().__init__(prog=prog, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+        self._page = partial(help_page, cls, prog, positional)
 
     def format_help(self) -> str:
-        return self._help_page()
+        return self._page()
 
     def error(self, message: str) -> NoReturn:
         text = message.removeprefix("argument ")
         raise UserError(f"{text[:1].upper()}{text[1:]}; see {self.prog} --help.")
+
+
+@cache
+def _parser(cls: type[Settings], prog: str, positional: str | None) -> _Parser:
+    parser = _Parser(cls, prog, positional)
+    parser.add_argument("--config", action="append")
+    parser.add_argument("--print-config", action="store_true")
+    for setting in settings_of(cls):
+        _add_flag(parser, setting)
+    return parser
 
 
 class _Switch(argparse.Action):
@@ -84,13 +89,12 @@ class _Switch(argparse.Action):
 
 def _add_flag(parser: argparse.ArgumentParser, setting: Setting) -> None:
     flags = ["--" + spelling for spelling in setting.spellings]
-    common: dict[str, Any] = {"dest": setting.name, "default": argparse.SUPPRESS}
     if setting.kind is bool:
-        parser.add_argument(*flags, *_off_flags(setting), action=_Switch, on_flags=flags, **common)
+        parser.add_argument(*flags, *_off_flags(setting), action=_Switch, on_flags=flags, dest=setting.name)
     elif setting.is_list:
-        parser.add_argument(*flags, nargs="+", **common)
+        parser.add_argument(*flags, nargs="+", dest=setting.name)
     else:
-        parser.add_argument(*flags, **common)
+        parser.add_argument(*flags, dest=setting.name)
 
 
 def _off_flags(setting: Setting) -> list[str]:

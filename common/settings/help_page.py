@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
-from common.settings.tree import ENV_PREFIX, Setting, Settings, bare_type, settings_of
+from common.settings.tree import ENV_PREFIX, Setting, Settings, settings_of
 
 _INDENT = "      "
 _WIDEST = 110
@@ -49,9 +49,7 @@ def by_category(cls: type[Settings]) -> list[tuple[str, list[Setting]]]:
 
 def kind_of(setting: Setting) -> str:
     """What a setting takes, in a word: INT, NUMBER, TEXT, JSON, a|b|c; nothing for a switch."""
-    if setting.is_list:
-        return _word(bare_type(get_args(setting.kind)[0])) + " ..."
-    return _word(setting.kind)
+    return _word(setting.item_kind) + (" ..." if setting.is_list else "")
 
 
 def default_of(setting: Setting) -> str:

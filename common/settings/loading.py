@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from common.errors import UserError
 from common.settings.command_line import parse
-from common.settings.help_page import help_page, metavar
+from common.settings.help_page import metavar
 from common.settings.sentences import validation_sentence
 from common.settings.show import as_yaml
 from common.settings.tree import ENV_PREFIX, Setting, Settings, settings_of
@@ -36,12 +36,12 @@ def load(
     Raises UserError for any fault in them. Old names are told on standard error. --help and --print-config print their
     page and leave by SystemExit.
     """
-    line = parse(cls, argv, prog=prog, positional=positional, help_page=lambda: help_page(cls, prog, positional))
+    line = parse(cls, argv, prog=prog, positional=positional)
     file = read_yaml(line.config, cls) if line.config is not None else FileValues()
     variables = _from_environment(cls, env)
     values = file.values | {name: value for name, (_, value) in variables.items()} | line.values
     if positional is not None and positional not in values:
-        raise UserError(f"{prog} needs {metavar(positional)}: {cls.model_fields[positional].description}.")
+        raise UserError(f"{metavar(positional)} is missing; give {prog} a {cls.model_fields[positional].description}.")
     called = file.called | {name: variable for name, (variable, _) in variables.items()}
     settings = validated(cls, values, {name: text for name, text in called.items() if name not in line.values})
     for sentence in _deprecations(cls, [*file.spellings, *line.spellings]):

@@ -5,9 +5,11 @@ A settings class is a frozen pydantic model whose fields are made by `option()`.
 
 from __future__ import annotations
 
+import copy
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 import annotated_types
@@ -30,7 +32,7 @@ class Settings(BaseModel):
         for setting in settings_of(type(self)):
             value = getattr(self, setting.name)
             if setting.not_built is not None and value != setting.default:
-                flag = setting.flag if value is True else f"{setting.flag} {value}"
+                flag = setting.flag if value is True or setting.secret else f"{setting.flag} {value}"
                 raise ValueError(f"{flag} is not built yet: {setting.not_built}.")
         return self
 
@@ -61,6 +63,13 @@ def option(
         "secret": secret,
     }
     return Field(default, description=help_text, json_schema_extra=cast(Any, extra), repr=not secret, **bounds)
+
+
+def without_feature(field: FieldInfo, instead: str) -> FieldInfo:
+    """The same field for a program that does not have what it sets."""
+    copied = copy.copy(field)
+    copied.json_schema_extra = {**cast(dict[str, Any], field.json_schema_extra), "not_built": instead}
+    return copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +139,11 @@ class Setting:
         """Takes several values."""
         return get_origin(self.kind) is list
 
+    @property
+    def item_kind(self) -> Any:
+        """The type of one value, in a list or alone."""
+        return bare_type(get_args(self.kind)[0]) if self.is_list else self.kind
+
     def bounds(self) -> Iterator[str]:
         """What limits its numbers: at least 1, below 1."""
         words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
@@ -143,14 +157,15 @@ class Setting:
         return cast(dict[str, Any], self.field.json_schema_extra)
 
 
-def settings_of(cls: type[Settings]) -> list[Setting]:
+@cache
+def settings_of(cls: type[Settings]) -> tuple[Setting, ...]:
     """The fields in the order of the classes that declare them, as a reader of the code meets them."""
     names: dict[str, None] = {}
     for base in cls.__mro__:
         names.update(
             dict.fromkeys(name for name in base.__dict__.get("__annotations__", ()) if name in cls.model_fields)
         )
-    return [Setting(name, cls.model_fields[name]) for name in names]
+    return tuple(Setting(name, cls.model_fields[name]) for name in names)
 
 
 def by_spelling(cls: type[Settings]) -> dict[str, Setting]:

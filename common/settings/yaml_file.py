@@ -67,8 +67,9 @@ def _mapping(path: str) -> list[tuple[str, Any]]:
 
 def _checked(setting: Setting, value: Any, key: str, path: str) -> Any:
     """YAML's own types, where they are stricter or looser than those of the command line."""
-    if isinstance(value, bool) and setting.kind in (int, float):
-        raise UserError(f"{key} in {path} must be a number (got {str(value).lower()}).")
-    if setting.is_list and isinstance(value, str | int | float):
-        return [value]
-    return value
+    values = [value] if setting.is_list and isinstance(value, str | int | float) else value
+    if setting.item_kind in (int, float):
+        for item in values if isinstance(values, list) else [values]:
+            if isinstance(item, bool):
+                raise UserError(f"{key} in {path} must be a number (got {str(item).lower()}).")
+    return values

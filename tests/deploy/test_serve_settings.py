@@ -43,7 +43,7 @@ def test_environment_and_bounds_are_those_of_the_owner() -> None:
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
-        ([], "canopy serve needs MODEL: directory, .gguf file or hub id of the model."),
+        ([], "MODEL is missing; give canopy serve a directory, .gguf file or hub id of the model."),
         (["m", "--quickness", "9"], "--quickness is not a flag of canopy serve; see canopy serve --help."),
         (["m", "--incarnation", "x"], "--incarnation is not a flag of canopy serve"),
         (["m", "--worker-urls", "http://a:1"], "--worker-urls is not a flag of canopy serve"),

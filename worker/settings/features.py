@@ -33,7 +33,7 @@ class MediaSettings(Settings):
 class LoraSettings(Settings):
     """LoRA."""
 
-    enable_lora: bool | None = _lora(None, "serve adapters")
+    enable_lora: bool = _lora(False, "serve adapters")
     lora_paths: list[str] = _lora([], "adapters: PATH, NAME=PATH or JSON")
     max_lora_rank: int | None = _lora(None, "largest rank of an adapter")
     lora_target_modules: list[str] = _lora([], "modules that adapters change")

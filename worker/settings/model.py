@@ -24,6 +24,7 @@ class ModelSettings(Settings):
     load_format: Literal["auto", "safetensors", "gguf", "dummy"] = _option(
         "auto", "where weights come from; dummy = random"
     )
+    skip_tokenizer_init: bool = _option(False, "token ids in and out only; no tokenizer files are needed")
     context_length: TokenCount | None = _option(None, "longest prompt + answer in tokens; without it the model's", ge=8)
     model_impl: Literal["auto", "canopy", "transformers"] = _option(
         "auto", "code that runs the model; auto = canopy's own where it knows the architecture"
@@ -41,16 +42,13 @@ class ModelSettings(Settings):
         1, "tokenizer processes", not_built="one process tokenizes on several threads; add --replicas instead"
     )
     detokenizer_worker_num: int = _option(1, "detokenizer processes", not_built="add --replicas instead")
-    skip_tokenizer_init: bool = _option(
-        False, "token ids in and out only", not_built="send input_ids and read output_ids; the tokenizer may stay"
-    )
     model_loader_extra_config: JsonObject = _option({}, "options of the weight loader", not_built="leave it out")
     json_model_override_args: JsonObject = _option(
         {}, "keys to replace in config.json", not_built="edit the model directory's config.json instead"
     )
     is_embedding: bool = _option(False, "serve embeddings", not_built="only text generation is served, leave it out")
-    enable_multimodal: bool | None = _option(
-        None, "serve images, video and audio", not_built="only text is served, leave it out"
+    enable_multimodal: bool = _option(
+        False, "serve images, video and audio", not_built="only text is served, leave it out"
     )
 
     @model_validator(mode="after")
