@@ -76,6 +76,19 @@ def test_rotation_goes_to_queries_and_cache(device: torch.device, norm: bool) ->
     assert int(keys.isnan().all(-1).all(-1).sum()) == 8 * page - tokens
 
 
+def test_without_a_table_nothing_is_rotated(device: torch.device) -> None:
+    tokens, q_heads, kv_heads, head_dim, page = 3, 4, 2, 64, 4
+    q, k, v = (_random(device, tokens, heads, head_dim) for heads in (q_heads, kv_heads, kv_heads))
+    slots = torch.randperm(4 * page, device=device)[:tokens].int()
+    caches = [torch.full((4, page, kv_heads, head_dim), torch.nan, dtype=_BF16, device=device) for _ in range(2)]
+    q_out, packed = (torch.full((tokens, q_heads, head_dim), torch.nan, dtype=_BF16, device=device) for _ in range(2))
+    rotate_and_store(q, k, v, None, slots, slots, *caches, q_out, packed_out=packed)
+    assert torch.equal(q_out, q)
+    assert torch.equal(packed.view(tokens, 2, 2, -1), q.view(tokens, 2, 2, -1).transpose(1, 2))
+    for cache, new in zip(caches, (k, v), strict=True):
+        assert torch.equal(cache.flatten(0, 1)[slots.long()], new)
+
+
 def test_merge_equals_attention_over_both_parts(device: torch.device) -> None:
     rows, q_heads, kv_heads, head_dim, grouped = 4, 6, 2, 64, 3
     scores = torch.randn(rows, q_heads, 20, device=device)

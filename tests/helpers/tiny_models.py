@@ -1,4 +1,5 @@
-"""Tiny random checkpoints of every supported architecture, made by Transformers, which is the reference too."""
+"""Tiny random checkpoints, made by Transformers, which is the reference too: here of the families with code of their
+own, in other_models.py of others."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2
 
 VOCAB_SIZE = 131
 
-_SIZES: dict[str, Any] = {
+SIZES: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -35,15 +36,13 @@ _LLAMA3_ROPE = {
 }
 
 TINY_CONFIGS: dict[str, Any] = {
-    "llama": LlamaConfig(**_SIZES, tie_word_embeddings=True),
-    "llama-bias": LlamaConfig(**_SIZES, attention_bias=True),
-    "llama-bias-llama3": LlamaConfig(**_SIZES, attention_bias=True, mlp_bias=True, rope_parameters=_LLAMA3_ROPE),
-    "llama-linear": LlamaConfig(
-        **_SIZES, rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
-    ),
-    "mistral": MistralConfig(**_SIZES, sliding_window=None),
-    "qwen2": Qwen2Config(**_SIZES),
-    "qwen3": Qwen3Config(**_SIZES, tie_word_embeddings=True),
+    "llama": LlamaConfig(**SIZES, tie_word_embeddings=True),
+    "llama-bias": LlamaConfig(**SIZES, attention_bias=True),
+    "llama-bias-llama3": LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True, rope_parameters=_LLAMA3_ROPE),
+    "llama-linear": LlamaConfig(**SIZES, rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}),
+    "mistral": MistralConfig(**SIZES, sliding_window=None),
+    "qwen2": Qwen2Config(**SIZES),
+    "qwen3": Qwen3Config(**SIZES, tie_word_embeddings=True),
 }
 
 
@@ -74,6 +73,11 @@ def build_tiny(name: str, folder: Path, *, vocab_size: int = VOCAB_SIZE) -> Tiny
     """Write the checkpoint of TINY_CONFIGS[name] to `folder`. The same name gives the same weights."""
     config = copy.deepcopy(TINY_CONFIGS[name])
     config.vocab_size = vocab_size
+    return save_tiny(config, folder)
+
+
+def save_tiny(config: Any, folder: Path) -> TinyModel:
+    """Write a checkpoint of this configuration to `folder`. The same one gives the same weights."""
     generator = torch.Generator().manual_seed(7)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():

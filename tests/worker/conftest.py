@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,15 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tiny
         return built[name]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def other_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TinyModel]:
+    """Tiny checkpoints by name of tests.helpers.other_models.OTHER_CONFIGS, each built once."""
+    from tests.helpers.other_models import OTHER_CONFIGS
+    from tests.helpers.tiny_models import save_tiny
+
+    return cache(lambda name: save_tiny(OTHER_CONFIGS[name], tmp_path_factory.mktemp(name)))
 
 
 @pytest.fixture(scope="session")

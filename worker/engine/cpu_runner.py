@@ -15,7 +15,7 @@ from worker.config import WorkerSettings
 from worker.engine import inputs
 from worker.engine.batch import ForwardBatch, RunnerInfo, StepFailed, StepResult
 from worker.engine.cpu_tuning import keep_freed_memory
-from worker.engine.loading import build_model, compute_dtype, open_weights
+from worker.engine.loading import compute_dtype, load_model
 from worker.engine.memory import cpu_pool_size, kv_bytes_per_token
 from worker.engine.next_tokens import NextTokens
 from worker.engine.out_of_memory import step_failed
@@ -48,8 +48,8 @@ class CpuRunner:
             torch.set_num_threads(settings.cpu_threads)
         dtype = compute_dtype(settings, config, default="float32")
         page_size = settings.page_size or _DEFAULT_PAGE_SIZE
-        weights = open_weights(settings, path, dtype=dtype, device=_CPU)
-        self._model = build_model(config, weights, TorchOps())
+        loaded = load_model(settings, config, path, TorchOps(), dtype=dtype, device=_CPU)
+        self._model = loaded.model
         size = cpu_pool_size(
             config,
             page_size=page_size,
@@ -81,7 +81,7 @@ class CpuRunner:
             max_rows=size.max_rows,
             eos_token_ids=config.eos_token_ids,
             architectures=(config.architecture,),
-            weight_bytes=weights.bytes_loaded,
+            weight_bytes=loaded.weight_bytes,
             kv_bytes_per_token=kv_bytes_per_token(config, dtype.itemsize),
             available_memory_bytes=psutil.virtual_memory().available,
             overlaps=False,

@@ -29,7 +29,12 @@ def create_runner(settings: WorkerSettings, clock: DeviceClock | None = None) ->
         spin_briefly(os.environ)
     device = _device(settings)
     path = resolve_model_path(settings.model_path, cache_root(os.environ))
-    config = load_model_config(path, context_length=settings.context_length)
+    config = load_model_config(
+        path,
+        context_length=settings.context_length,
+        model_impl=settings.model_impl,
+        trust_remote_code=settings.trust_remote_code,
+    )
     if device == "sim":
         return _sim_runner(settings, config, path, clock or SleepingClock())
     runner = _cuda_runner() if device == "cuda" else importlib.import_module("worker.engine.cpu_runner").CpuRunner
@@ -91,7 +96,7 @@ def _why_no_gpu() -> str:
     if torch.version.cuda is None:
         return "this torch was built without CUDA; install a CUDA build of torch"
     try:
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().split(". ")[0].rstrip(".") or type(error).__name__
         if "driver" in reason.lower():

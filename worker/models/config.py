@@ -1,12 +1,12 @@
 """Reads a checkpoint's config.json and generation_config.json into one frozen ModelConfig. Imports neither torch nor
-transformers, so the frontend may use it too."""
+transformers at the top, so the frontend may use it too."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -16,26 +16,22 @@ from worker.models.registry import ARCHITECTURES, Family
 
 DTYPES = ("float32", "float16", "bfloat16")
 
+ModelImpl = Literal["auto", "canopy", "transformers"]
+
+_ELSEWHERE = " by canopy's own code; use --model-impl transformers"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """What the model code needs to know. Sizes in elements, `context_len` in tokens, `dtype` the checkpoint's own."""
+    """What a runner needs to know of any model. Sizes in elements, `context_len` in tokens, `dtype` the checkpoint's
+    own. Heads and `head_dim` are those of the KV pool."""
 
     architecture: str
     vocab_size: int
-    hidden_size: int
-    intermediate_size: int
     num_layers: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    rms_norm_eps: float
-    rope: RopeConfig
-    tie_word_embeddings: bool
-    qkv_bias: bool
-    o_bias: bool
-    mlp_bias: bool
-    qk_norm: bool
     context_len: int
     eos_token_ids: tuple[int, ...]
     dtype: str
@@ -49,22 +45,54 @@ class ModelConfig:
         return self.num_kv_heads * self.head_dim
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaConfig(ModelConfig):
+    """What worker/models/llama.py needs besides."""
+
+    hidden_size: int
+    intermediate_size: int
+    rms_norm_eps: float
+    rope: RopeConfig
+    tie_word_embeddings: bool
+    qkv_bias: bool
+    o_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+
+
 def load_model_config(
-    path: Path, *, context_length: int | None = None, overrides: Mapping[str, Any] | None = None
+    path: Path,
+    *,
+    context_length: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    model_impl: ModelImpl = "auto",
+    trust_remote_code: bool = False,
 ) -> ModelConfig:
-    """The configuration of the checkpoint in directory `path`.
+    """The configuration of the checkpoint in directory `path`: a LlamaConfig for the families of the registry, else, or
+    if `model_impl` asks for it, a TransformersConfig.
 
     `overrides` replaces keys of config.json; `context_length` shortens the model's own. Raises UserError if a file is
     missing or broken, or asks for something that is not supported.
     """
     raw = _read_json(path / "config.json", required=True) | dict(overrides or {})
-    architectures = raw.get("architectures") or [None]
+    architectures = raw.get("architectures")
+    if not architectures:
+        raise UserError(f"{path / 'config.json'} lacks the key 'architectures'.")
     family = ARCHITECTURES.get(architectures[0])
+    if "quantization_config" in raw:
+        raise UserError("The checkpoint is quantised, which is not supported; use an unquantised one or a GGUF file.")
+    if model_impl == "transformers" or (family is None and model_impl == "auto"):
+        from worker.models.transformers_config import read_config  # torch and Transformers take seconds to import
+
+        return read_config(path, raw, context_length=context_length, trust_remote_code=trust_remote_code)
     if family is None:
         known = ", ".join(sorted(ARCHITECTURES))
-        raise UserError(f"The model's architecture {architectures[0]} is not supported; supported are {known}.")
+        raise UserError(
+            f"--model-impl canopy knows the architectures {known}, not {architectures[0]}; leave it out, and "
+            "Transformers' code runs the model."
+        )
     try:
-        config = _build(raw, architectures[0], family, _eos_token_ids(path, raw))
+        config = _build(raw, architectures[0], family, eos_token_ids(path, raw, int(raw["vocab_size"])))
     except KeyError as error:
         raise UserError(f"{path / 'config.json'} lacks the key {error}.") from None
     except (TypeError, ValueError) as error:
@@ -72,16 +100,26 @@ def load_model_config(
     return _limit_context(config, raw, family, context_length)
 
 
-def _build(raw: Mapping[str, Any], architecture: str, family: Family, eos: tuple[int, ...]) -> ModelConfig:
+def checkpoint_dtype(raw: Mapping[str, Any]) -> str:
+    """The type that a config.json states for its weights, one of DTYPES."""
+    dtype = str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch.")
+    return dtype if dtype in DTYPES else "float32"
+
+
+def shorten_context(made_for: int, context_length: int | None) -> int:
+    """The model's context or the shorter one that --context-length asks for."""
+    if context_length is not None and context_length > made_for:
+        raise UserError(f"--context-length {context_length} exceeds the {made_for} tokens the model was made for.")
+    return made_for if context_length is None else context_length
+
+
+def _build(raw: Mapping[str, Any], architecture: str, family: Family, eos: tuple[int, ...]) -> LlamaConfig:
     heads = int(raw["num_attention_heads"])
     hidden = int(raw["hidden_size"])
     if raw.get("hidden_act", "silu") not in ("silu", "swish"):
-        raise UserError(f"The model's activation {raw['hidden_act']} is not supported; only silu is.")
-    if "quantization_config" in raw:
-        raise UserError("The checkpoint is quantised, which is not supported; use an unquantised one or a GGUF file.")
+        raise UserError(f"The model's activation {raw['hidden_act']} is not supported; only silu is{_ELSEWHERE}.")
     bias = bool(raw.get("attention_bias", False)) if family.qkv_bias is None else family.qkv_bias
-    dtype = str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch.")
-    return ModelConfig(
+    return LlamaConfig(
         architecture=architecture,
         vocab_size=int(raw["vocab_size"]),
         hidden_size=hidden,
@@ -99,7 +137,7 @@ def _build(raw: Mapping[str, Any], architecture: str, family: Family, eos: tuple
         qk_norm=family.qk_norm,
         context_len=int(raw["max_position_embeddings"]),
         eos_token_ids=eos,
-        dtype=dtype if dtype in DTYPES else "float32",
+        dtype=checkpoint_dtype(raw),
     )
 
 
@@ -109,7 +147,9 @@ def _rope(raw: Mapping[str, Any]) -> RopeConfig:
     theta = float(parameters.get("rope_theta") or raw.get("rope_theta") or 10000.0)
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     if float(parameters.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1.0) != 1.0:
-        raise UserError("The model rotates only a part of each head (partial_rotary_factor), which is not supported.")
+        raise UserError(
+            f"The model rotates only a part of each head (partial_rotary_factor), which is not supported{_ELSEWHERE}."
+        )
     if kind == "default":
         return RopeConfig(theta=theta)
     if kind == "linear":
@@ -123,18 +163,15 @@ def _rope(raw: Mapping[str, Any]) -> RopeConfig:
             high_freq_factor=float(parameters["high_freq_factor"]),
             original_context_len=int(parameters["original_max_position_embeddings"]),
         )
-    raise UserError(f"The model's rope scaling {kind} is not supported; supported are default, linear and llama3.")
+    raise UserError(
+        f"The model's rope scaling {kind} is not supported; supported are default, linear and llama3{_ELSEWHERE}."
+    )
 
 
 def _limit_context(
-    config: ModelConfig, raw: Mapping[str, Any], family: Family, context_length: int | None
-) -> ModelConfig:
-    if context_length is not None:
-        if context_length > config.context_len:
-            raise UserError(
-                f"--context-length {context_length} exceeds the {config.context_len} tokens the model was made for."
-            )
-        config = replace(config, context_len=context_length)
+    config: LlamaConfig, raw: Mapping[str, Any], family: Family, context_length: int | None
+) -> LlamaConfig:
+    config = replace(config, context_len=shorten_context(config.context_len, context_length))
     window = raw.get("sliding_window", family.window_tokens)
     used = raw.get("use_sliding_window", family.window_tokens is not None)
     if used and window is not None and window < config.context_len:
@@ -145,7 +182,7 @@ def _limit_context(
     return config
 
 
-def _eos_token_ids(path: Path, raw: Mapping[str, Any]) -> tuple[int, ...]:
+def eos_token_ids(path: Path, raw: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
     """Union of the EOS ids that config.json, generation_config.json and the tokenizer name, in that order.
 
     Ids outside the vocabulary can never be sampled; checkpoints with a tokenizer of another model name such.
@@ -153,7 +190,7 @@ def _eos_token_ids(path: Path, raw: Mapping[str, Any]) -> tuple[int, ...]:
     ids = _as_ids(raw.get("eos_token_id"))
     ids += _as_ids(_read_json(path / "generation_config.json").get("eos_token_id"))
     ids += _tokenizer_eos(path)
-    return tuple(dict.fromkeys(i for i in ids if 0 <= i < int(raw["vocab_size"])))
+    return tuple(dict.fromkeys(i for i in ids if 0 <= i < vocab_size))
 
 
 def _as_ids(value: Any) -> list[int]:

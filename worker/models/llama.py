@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from worker.attention.base import LayerAttention
 from worker.layers.ops import Linear, Ops, Rotation
 from worker.layers.rotary import cos_sin_table
-from worker.models.config import ModelConfig
+from worker.models.config import LlamaConfig
 from worker.models.weights import WeightSource
 
 
@@ -31,7 +31,7 @@ class LlamaLayer:
 class LlamaModel:
     """Decoder with grouped-query attention, rotary positions and a gated MLP. Tokens are packed: no batch dimension."""
 
-    def __init__(self, config: ModelConfig, weights: WeightSource, ops: Ops) -> None:
+    def __init__(self, config: LlamaConfig, weights: WeightSource, ops: Ops) -> None:
         self.config = config
         self._ops = ops
         vocabulary = (config.vocab_size, config.hidden_size)
@@ -75,7 +75,7 @@ class LlamaModel:
         return attention.forward(index, q, k, v)
 
 
-def _load_layer(config: ModelConfig, weights: WeightSource, ops: Ops, index: int) -> LlamaLayer:
+def _load_layer(config: LlamaConfig, weights: WeightSource, ops: Ops, index: int) -> LlamaLayer:
     attn, mlp = f"model.layers.{index}.self_attn", f"model.layers.{index}.mlp"
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     qkv = {f"{attn}.q_proj": config.q_size, f"{attn}.k_proj": config.kv_size, f"{attn}.v_proj": config.kv_size}

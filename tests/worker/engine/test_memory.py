@@ -22,9 +22,9 @@ from worker.engine.memory import (
     mem_fraction_static,
 )
 from worker.layers.rope_config import RopeConfig
-from worker.models.config import ModelConfig
+from worker.models.config import LlamaConfig
 
-LLAMA_8B = ModelConfig(
+LLAMA_8B = LlamaConfig(
     architecture="LlamaForCausalLM",
     vocab_size=128256,
     hidden_size=4096,

@@ -45,7 +45,13 @@ class CudaAttention:
     """Plans passes and runs them layer by layer (`forward`, the model's view). `current` is the pass being run."""
 
     def __init__(
-        self, pool: KVPool, cos_sin: torch.Tensor, *, num_heads: int, prefill_backend: Backend, device: torch.device
+        self,
+        pool: KVPool,
+        cos_sin: torch.Tensor | None,
+        *,
+        num_heads: int,
+        prefill_backend: Backend,
+        device: torch.device,
     ) -> None:
         self.pool = pool
         self.cos_sin = cos_sin
@@ -66,8 +72,8 @@ class CudaAttention:
         self._forked = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._joined = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
-    def plan_decode(self, arrays: DecodeArrays, pages: PageIndex, upload: Upload, *, captured: bool) -> PlannedRun:
-        """`pages` are the device twins of `arrays`. `captured`: for a graph of as many sequences."""
+    def plan_decode(self, arrays: DecodeArrays, pages: PageIndex, upload: Upload, *, fixed: bool) -> PlannedRun:
+        """`pages` are the device twins of `arrays`. `fixed`: see `PassShape`."""
         size = len(arrays.rows)
         if size > self._decode.max_split_decodes:
             return PlannedRun(None, pages)  # `paged_decode` needs no plan
@@ -79,12 +85,12 @@ class CudaAttention:
             kv_lens=arrays.own_lens,
             num_queries=size,
             causal=False,
-            fixed_shape=captured,
+            fixed_shape=fixed,
         )
         return PlannedRun(handle, pages)
 
     def plan_prefix(
-        self, lists: PageLists, pages: PageIndex, upload: Upload, *, num_rows: int, captured: bool
+        self, lists: PageLists, pages: PageIndex, upload: Upload, *, num_rows: int, fixed: bool
     ) -> PlannedRun:
         """Prefix groups among the first `num_rows` tokens of the pass; `lists` count queries, several a token."""
         handle = self._prefix.plan(
@@ -95,7 +101,7 @@ class CudaAttention:
             kv_lens=lists.kv_lens,
             num_queries=num_rows * self.queries_per_row,
             causal=False,
-            fixed_shape=captured,
+            fixed_shape=fixed,
         )
         return PlannedRun(handle, pages)
 
@@ -113,7 +119,8 @@ class CudaAttention:
         return PlannedRun(handle, pages)
 
     def forward(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """q [T, heads, head_dim], k and v [T, kv_heads, head_dim], none of them rotated -> [T, heads * head_dim]."""
+        """q [T, heads, head_dim], k and v [T, kv_heads, head_dim] -> [T, heads * head_dim]. q and k are rotated here
+        if there is a `cos_sin`."""
         now = self.current
         assert now is not None
         keys, values = self.pool.k[layer], self.pool.v[layer]

@@ -13,15 +13,14 @@ from worker.engine import inputs
 from worker.engine.batch import ForwardBatch
 from worker.engine.cuda.arrays import PageLists, decode_arrays, page_lists, prefix_lists
 from worker.engine.cuda.attention import AttentionPass, CudaAttention, PlannedRun
-from worker.engine.cuda.cascade import Grouping
+from worker.engine.cuda.cascade import MAX_GROUPS, Grouping
 from worker.engine.cuda.single_decode import SingleDecode
 from worker.engine.cuda.staging import Upload
 from worker.engine.page_table import PageTable
 from worker.layers.cuda.argmax import argmax_into
 from worker.layers.cuda.tables import decode_inputs, write_pages
-from worker.models.llama import LlamaModel
+from worker.models.decoder import Decoder
 
-MAX_GROUPS = 32
 # int32s a pass stages beside its page lists: for each decode, each token and each group
 _PER_DECODE, _PER_TOKEN, _PER_GROUP, _SLACK = 16, 4, 4, 256
 _GRAPH_PAGE_WRITES = 1 << 16  # a decode that carries more runs without a graph
@@ -31,10 +30,14 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class PassShape:
-    """How a pass runs: `size` decodes with padding, captured in a graph or not, with prefix groups or not."""
+    """How a pass runs: `size` decodes with padding, with prefix groups or not.
+
+    `fixed`: its memory and kernels depend on `size` and `cascade` alone, so that a graph can hold it. Passes that could
+    be graphs but run without one are of this kind too: both then compute the same numbers.
+    """
 
     size: int
-    captured: bool
+    fixed: bool
     cascade: bool
 
 
@@ -57,7 +60,7 @@ class DevicePass:
 class Passes:
     """Builds passes and computes them. Owns the device's page table and next-token table."""
 
-    def __init__(self, model: LlamaModel, attention: CudaAttention, table: PageTable, *, device: torch.device) -> None:
+    def __init__(self, model: Decoder, attention: CudaAttention, table: PageTable, *, device: torch.device) -> None:
         self._model = model
         self._attention = attention
         self._single = SingleDecode.of(model, attention.pool, attention.cos_sin)
@@ -83,8 +86,8 @@ class Passes:
     def build(self, batch: ForwardBatch, grouping: Grouping, shape: PassShape, upload: Upload) -> DevicePass:
         """Stage the arrays, send them, plan attention. Decodes stand in the order of `grouping`.
 
-        What a graph reads is staged first and has lengths that `shape` fixes, except the prefix groups' page lists,
-        of which it knows only where they start.
+        What a fixed pass reads is staged first and has lengths that `shape` gives, except the prefix groups' page
+        lists, of which it knows only where they start.
         """
         size, order, count = shape.size, grouping.order, batch.num_decode
         arrays = decode_arrays(
@@ -110,7 +113,7 @@ class Passes:
         sampled, sampled_rows, sequences = self._add_sampled(batch, order, size, rows, upload)
         page_writes = self._add_page_writes(batch, upload)
         upload.send()
-        decode_run = self._attention.plan_decode(arrays, pages, upload, captured=shape.captured) if size else None
+        decode_run = self._attention.plan_decode(arrays, pages, upload, fixed=shape.fixed) if size else None
         return DevicePass(
             ids=ids,
             rows=rows,
@@ -196,7 +199,7 @@ class Passes:
     ) -> PlannedRun | None:
         if prefix is None:
             return None
-        return self._attention.plan_prefix(*prefix, upload, num_rows=shape.size, captured=shape.captured)
+        return self._attention.plan_prefix(*prefix, upload, num_rows=shape.size, fixed=shape.fixed)
 
     def _add_chunks(self, batch: ForwardBatch, upload: Upload) -> tuple[PageLists, PageIndex] | None:
         if not len(batch.prefill_ids):

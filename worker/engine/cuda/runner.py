@@ -4,75 +4,52 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from common.errors import UserError
+from worker.attention.flashinfer_kernels import HEAD_DIMS
 from worker.attention.kv_pool import KVPool
 from worker.config import WorkerSettings
-from worker.engine.batch import ForwardBatch, Int32s, RunnerInfo, StepFailed, StepResult
+from worker.engine.batch import ForwardBatch, RunnerInfo
 from worker.engine.cuda.attention import CudaAttention
-from worker.engine.cuda.cascade import CascadeCost, Grouping, alone
+from worker.engine.cuda.cascade import CASCADE_COST, MAX_GROUPS, MIN_CASCADE_ROWS, Grouping, alone
 from worker.engine.cuda.graph_sizes import cascade_sizes, graph_sizes
-from worker.engine.cuda.graphs import DecodeGraphs, GraphKey
-from worker.engine.cuda.memory import GpuMemory, size_pool
-from worker.engine.cuda.passes import MAX_GROUPS, DevicePass, Int64s, Passes, PassShape
+from worker.engine.cuda.graphs import DecodeGraphs, GraphKey, obstacle_to_capture
+from worker.engine.cuda.launched import LaunchedStep
+from worker.engine.cuda.memory import NO_ROOM_FOR_BUFFERS, GpuMemory, no_room_for_weights, size_pool
+from worker.engine.cuda.passes import DevicePass, Passes, PassShape
 from worker.engine.cuda.prefix_groups import PrefixGroups
 from worker.engine.cuda.sampling import CudaSampling
 from worker.engine.cuda.staging import ResultSlots, Staging
-from worker.engine.loading import build_model, compute_dtype, open_weights
+from worker.engine.loading import compute_dtype, load_model
 from worker.engine.memory import gpu_defaults, kv_bytes_per_token
+from worker.engine.out_of_memory import step_failed, told_to_the_user
 from worker.engine.page_table import PageTable
 from worker.layers.cuda.ops import CudaOps
 from worker.layers.rotary import cos_sin_table
-from worker.models.config import ModelConfig
+from worker.models.config import LlamaConfig, ModelConfig
+from worker.models.llama import LlamaModel
 from worker.models.progress import console_progress
+from worker.models.transformers_config import TransformersConfig
 
 log = logging.getLogger(__name__)
 
 DEFAULT_PAGE_SIZE = 16
-# Measured on an H200 with 8 KV heads of 128 (docs/performance.md).
-CASCADE_COST = CascadeCost(fixed_tokens=16_000, per_prefix_token=30)
-MIN_CASCADE_ROWS = 16
 _STAGED_INTS = 1 << 18  # grows if a pass needs more
 _MIN_LOGIT_ROWS = 64
 _DTYPES = (torch.bfloat16, torch.float16)
 _GPU_DTYPE = {"float32": "bfloat16"}  # compute type for checkpoints whose own is not one
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchedStep:
-    """A pass in the stream. Outcome i of `fetch` belongs to sequence `sequences[i]` of `num_sequences`."""
-
-    fetch: Callable[[], Int32s]
-    sequences: Int64s
-    num_sequences: int
-    cuda_graph: bool
-
-    def result(self) -> StepResult:
-        outcomes = self.fetch()[: len(self.sequences)]
-        if len(outcomes) and int(outcomes.min()) < 0:
-            raise StepFailed("The model computed numbers that are not finite.")
-        token_ids = np.full(self.num_sequences, -1, np.int32)
-        token_ids[self.sequences] = outcomes
-        return StepResult(token_ids=token_ids, cuda_graph=self.cuda_graph)
-
-
 class CudaRunner:
     """One GPU, one stream: passes run in launch order, and whatever they share is safe by that order."""
 
     def __init__(self, settings: WorkerSettings, config: ModelConfig, path: Path) -> None:
-        try:
-            with torch.inference_mode():
-                self._load(settings, config, path)
-        except torch.cuda.OutOfMemoryError as error:
-            raise UserError(
-                f"The GPU has too little memory for the model and its buffers ({str(error).split('. ')[0]}); lower "
-                "--mem-fraction-static, or serve a smaller model."
-            ) from None
+        with torch.inference_mode(), told_to_the_user(NO_ROOM_FOR_BUFFERS):
+            self._load(settings, config, path)
 
     def _load(self, settings: WorkerSettings, config: ModelConfig, path: Path) -> None:
         device = _gpu()
@@ -82,8 +59,11 @@ class CudaRunner:
         memory = GpuMemory.now(device)
         max_graph_size = settings.cuda_graph_max_bs or gpu_defaults(memory.total_bytes).max_graph_batch_size
         ops = CudaOps()
-        weights = open_weights(settings, path, dtype=dtype, device=device)
-        self._model = build_model(config, weights, ops)
+        if isinstance(config, TransformersConfig):
+            config = config.padded_to(HEAD_DIMS)
+        with told_to_the_user(no_room_for_weights(memory)):
+            loaded = load_model(settings, config, path, ops, dtype=dtype, device=device)
+        self._model = loaded.model
         page_size = settings.page_size or DEFAULT_PAGE_SIZE
         size = size_pool(settings, config, memory, device=device, page_size=page_size, element_bytes=dtype.itemsize)
         attention = self._make_attention(config, size.num_pages, page_size, dtype, device)
@@ -98,7 +78,7 @@ class CudaRunner:
         self._head = ops.heads[-1]
         self._head.reserve(max((*sizes, _MIN_LOGIT_ROWS)))
         self._sampling = CudaSampling(config, size.max_rows, self._head, self._passes.next_tokens, device)
-        self._graphs = self._capture(sizes)
+        self._graphs = self._make_graphs(settings, sizes)
         self._info = RunnerInfo(
             device="cuda",
             dtype=str(dtype).removeprefix("torch."),
@@ -109,7 +89,7 @@ class CudaRunner:
             max_rows=size.max_rows,
             eos_token_ids=config.eos_token_ids,
             architectures=(config.architecture,),
-            weight_bytes=weights.bytes_loaded,
+            weight_bytes=loaded.weight_bytes,
             kv_bytes_per_token=kv_bytes_per_token(config, dtype.itemsize),
             available_memory_bytes=GpuMemory.now(device).free_bytes,
             overlaps=True,
@@ -122,14 +102,18 @@ class CudaRunner:
     @torch.inference_mode()
     def launch(self, batch: ForwardBatch) -> LaunchedStep:
         self._table.apply(batch.page_writes)
-        self._sampling.admit(batch.admissions)
         try:
+            self._sampling.admit(batch.admissions)
             work, captured = self._launch_pass(batch)
             outcome = self._sampling.choose(batch, work)
-            return LaunchedStep(self._results.fetch(outcome), work.sequences, len(batch.rows), captured)
-        except torch.cuda.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            raise StepFailed("The GPU has no memory left for this pass.") from None
+            return LaunchedStep(self._results.fetch(outcome), work.sequences, batch, captured)
+        except (MemoryError, RuntimeError) as error:
+            failed = step_failed(error, batch, where="GPU")
+        # The traceback, and with it the pass's tensors, is gone here. What was launched of the pass may still be
+        # writing to them from the second stream.
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        raise failed
 
     def latest_logits(self, num_sampled: int) -> torch.Tensor:
         """fp32 [num_sampled, vocab]: what the last launched pass, which sampled as many, chose from. For tests."""
@@ -144,21 +128,22 @@ class CudaRunner:
         """Also: whether a graph computes it."""
         grouping = self._groups.find(batch) if self._cascade else alone(batch.seq_lens[: batch.num_decode])
         cascade = bool(grouping.groups)
-        graph = None
+        key = None
         if len(batch.rows) == batch.num_decode:
-            graph = self._graphs.find(batch.num_decode, cascade=cascade)
-        if graph is not None and self._passes.staging_size(batch, grouping, graph.size) <= self._graph_staging.size:
-            work = self._build(batch, grouping, PassShape(graph.size, captured=True, cascade=cascade))
-            self._passes.enter_pages(work)
-            self._graphs.replay(graph)
-            return work, True
-        work = self._build(batch, grouping, PassShape(batch.num_decode, captured=False, cascade=cascade))
+            key = self._graphs.find(batch.num_decode, cascade=cascade)
+        if key is None or self._passes.staging_size(batch, grouping, key.size) > self._graph_staging.size:
+            shape = PassShape(batch.num_decode, fixed=False, cascade=cascade)
+        else:
+            shape = PassShape(key.size, fixed=True, cascade=cascade)
+        work = self._build(batch, grouping, shape)
         self._passes.enter_pages(work)
+        if shape.fixed and key is not None and self._graphs.replay(key):
+            return work, True
         self._passes.compute(work)
         return work, False
 
     def _build(self, batch: ForwardBatch, grouping: Grouping, shape: PassShape) -> DevicePass:
-        staging = self._graph_staging if shape.captured else self._staging
+        staging = self._graph_staging if shape.fixed else self._staging
         upload = staging.begin(self._passes.staging_size(batch, grouping, shape.size))
         try:
             return self._passes.build(batch, grouping, shape, upload)
@@ -179,27 +164,41 @@ class CudaRunner:
         )
         return CudaAttention(
             pool,
-            cos_sin_table(config.rope, config.head_dim, config.context_len).to(device),
+            _cos_sin(config, device),
             num_heads=config.num_heads,
             prefill_backend="fa3" if torch.cuda.get_device_capability(device)[0] == 9 else "fa2",
             device=device,
         )
 
-    def _capture(self, sizes: tuple[int, ...]) -> DecodeGraphs:
+    def _make_graphs(self, settings: WorkerSettings, sizes: tuple[int, ...]) -> DecodeGraphs:
         graphs = DecodeGraphs(sizes, cascade_sizes(sizes, MIN_CASCADE_ROWS) if self._cascade else ())
-        self._passes.compute(
-            self._build(_TRIAL, alone(_TRIAL.seq_lens[:1]), PassShape(1, captured=False, cascade=False))
-        )
+        self._passes.compute(self._build(_TRIAL, alone(_TRIAL.seq_lens[:1]), PassShape(1, fixed=False, cascade=False)))
         torch.cuda.synchronize()
-        if sizes:
+        if sizes and not settings.disable_cuda_graph and self._can_capture(GraphKey(sizes[0], cascade=False)):
             with console_progress("Capturing CUDA graphs") as progress:
                 graphs.capture(self._padding, progress)
         return graphs
 
+    def _can_capture(self, key: GraphKey) -> bool:
+        """Whether graphs can hold this model's decodes. Our own code never waits for the GPU; others' may."""
+        if isinstance(self._model, LlamaModel):
+            return True
+        obstacle = obstacle_to_capture(self._padding(key))
+        if obstacle is not None:
+            log.warning("Decodes run without CUDA graphs: the model's code waits for the GPU (%s).", obstacle)
+        return obstacle is None
+
     def _padding(self, key: GraphKey) -> Callable[[], None]:
         """A pass of `key.size` paddings, in the memory that later passes of this key will fill."""
-        work = self._build(_NOTHING, alone(_NOTHING.seq_lens), PassShape(key.size, captured=True, cascade=key.cascade))
+        work = self._build(_NOTHING, alone(_NOTHING.seq_lens), PassShape(key.size, fixed=True, cascade=key.cascade))
         return lambda: self._passes.compute(work)
+
+
+def _cos_sin(config: ModelConfig, device: torch.device) -> torch.Tensor | None:
+    """The table that attention rotates by; None for models that rotate by themselves."""
+    if not isinstance(config, LlamaConfig):
+        return None
+    return cos_sin_table(config.rope, config.head_dim, config.context_len).to(device)
 
 
 def _gpu() -> torch.device:
@@ -207,8 +206,6 @@ def _gpu() -> torch.device:
 
 
 def _sizes(settings: WorkerSettings, max_size: int, max_rows: int) -> tuple[int, ...]:
-    if settings.disable_cuda_graph:
-        return ()
     return graph_sizes(
         max_size=max_size,
         asked=settings.cuda_graph_bs,

@@ -14,6 +14,7 @@ from worker.layers.cuda.decode_attention import DecodeScratch, decode_attention
 from worker.layers.cuda.gemv import GemvTile, gemv
 from worker.layers.cuda.ops import CudaHead, CudaLinear
 from worker.layers.ops import Linear
+from worker.models.decoder import Decoder
 from worker.models.llama import LlamaModel
 
 # Measured on an H200 for Llama-3-8B's shapes (docs/performance.md).
@@ -54,9 +55,9 @@ class SingleDecode:
         self._scratch = DecodeScratch.make(1, config.num_heads, config.num_kv_heads, config.head_dim, like.device)
 
     @staticmethod
-    def of(model: LlamaModel, pool: KVPool, cos_sin: torch.Tensor) -> SingleDecode | None:
-        """None if the model has what these kernels lack: biases, or norms of queries and keys."""
-        if model.config.qk_norm:
+    def of(model: Decoder, pool: KVPool, cos_sin: torch.Tensor | None) -> SingleDecode | None:
+        """None if the model is another one or has what these kernels lack: biases, or norms of queries and keys."""
+        if not isinstance(model, LlamaModel) or cos_sin is None or model.config.qk_norm:
             return None
         layers = []
         for layer in model.layers:
