@@ -19,6 +19,8 @@ from worker.attention.base import Int32s
 
 Backend = Literal["fa2", "fa3"]
 
+HEAD_DIMS = (64, 128, 256)  # that the kernels are built for
+
 _KNOWN_VERSION = "0.6.8"
 _NHD = 0
 _NON_CAUSAL, _CAUSAL = 0, 1
@@ -183,9 +185,10 @@ def _load(backend: Backend, dtype: torch.dtype, head_dim: int) -> Any:
             f"flashinfer {flashinfer.__version__} is installed, but {_KNOWN_VERSION} is needed; install "
             f"'flashinfer-python=={_KNOWN_VERSION}.*'."
         )
-    if head_dim not in (64, 128, 256):
+    if head_dim not in HEAD_DIMS:
         raise UserError(
-            f"The model's heads have {head_dim} dimensions; a GPU serves 64, 128 and 256, so use --device cpu."
+            f"The model's heads have {head_dim} dimensions; a GPU serves 64, 128 and 256; use --model-impl "
+            "transformers, which pads narrower heads, or --device cpu."
         )
     spec = gen_batch_prefill_module(
         backend, dtype, dtype, dtype, torch.int32, head_dim, head_dim, 0, False, False, False

@@ -34,6 +34,7 @@ def _rotate_and_store(
     HALF: tl.constexpr,
     HEADS: tl.constexpr,
     NORM: tl.constexpr,
+    ROTATE: tl.constexpr,
     PACK: tl.constexpr,
 ) -> None:
     token = tl.program_id(0).to(tl.int64)
@@ -58,11 +59,14 @@ def _rotate_and_store(
         weight_high = tl.where(is_query, q_high.to(tl.float32)[None, :], k_high.to(tl.float32)[None, :])
         low = low * scale * tl.where(is_value, 1.0, weight_low)
         high = high * scale * tl.where(is_value, 1.0, weight_high)
-    position = tl.load(positions_ptr + token).to(tl.int64)
-    cos = tl.load(cos_sin_ptr + position * (2 * HALF) + columns)[None, :]
-    sin = tl.load(cos_sin_ptr + position * (2 * HALF) + HALF + columns)[None, :]
-    new_low = tl.where(is_value, low, low * cos - high * sin).to(q_ptr.dtype.element_ty)
-    new_high = tl.where(is_value, high, high * cos + low * sin).to(q_ptr.dtype.element_ty)
+    new_low, new_high = low, high
+    if ROTATE:
+        position = tl.load(positions_ptr + token).to(tl.int64)
+        cos = tl.load(cos_sin_ptr + position * (2 * HALF) + columns)[None, :]
+        sin = tl.load(cos_sin_ptr + position * (2 * HALF) + HALF + columns)[None, :]
+        new_low = tl.where(is_value, low, low * cos - high * sin)
+        new_high = tl.where(is_value, high, high * cos + low * sin)
+    new_low, new_high = new_low.to(q_ptr.dtype.element_ty), new_high.to(q_ptr.dtype.element_ty)
     to_query = token * (Q_HEADS * 2 * HALF) + heads[:, None] * (2 * HALF) + columns[None, :]
     tl.store(q_ptr + to_query, new_low, mask=is_query)
     tl.store(q_ptr + to_query + HALF, new_high, mask=is_query)
@@ -86,7 +90,7 @@ def rotate_and_store(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    cos_sin: torch.Tensor,
+    cos_sin: torch.Tensor | None,
     positions: torch.Tensor,
     slots: torch.Tensor,
     k_cache: torch.Tensor,
@@ -99,23 +103,22 @@ def rotate_and_store(
     """q [T, q_heads, head_dim] rotated into q_out; k, v [T, kv_heads, head_dim] (k rotated) into the caches
     [pages, page_size, kv_heads, head_dim] at `slots` [T] (page * page_size + offset). Heads are contiguous.
 
-    `cos_sin` is the fp32 table [context, head_dim], cosines first; `positions` and `slots` are integers
-    [T]. `packed_out`
-    [T, q_heads, head_dim] gets the queries once more, with head h = kv * group + g at place g * kv_heads + kv: read as
-    [T * group, kv_heads, head_dim] it makes the queries of one KV head neighbours. `qk_norm` = (q weight, k weight,
-    eps) of a per-head RMS norm before the rotation.
+    `cos_sin` is the fp32 table [context, head_dim], cosines first; without it nothing is rotated. `positions` and
+    `slots` are integers [T]. `packed_out` [T, q_heads, head_dim] gets the queries once more, with head
+    h = kv * group + g at place g * kv_heads + kv: read as [T * group, kv_heads, head_dim] it makes the queries of one
+    KV head neighbours. `qk_norm` = (q weight, k weight, eps) of a per-head RMS norm before the rotation.
     """
     tokens, q_heads, head_dim = q_out.shape
     kv_heads = k.shape[1]
     if not tokens:
         return
-    q_norm, k_norm, eps = qk_norm or (cos_sin, cos_sin, 0.0)
+    q_norm, k_norm, eps = qk_norm or (q, q, 0.0)
     grid = (tokens, -(-(q_heads + 2 * kv_heads) // _HEADS_PER_PROGRAM))
     _rotate_and_store[grid](
         q,
         k,
         v,
-        cos_sin,
+        cos_sin if cos_sin is not None else q,
         positions,
         slots,
         q_norm,
@@ -133,6 +136,7 @@ def rotate_and_store(
         HALF=head_dim // 2,
         HEADS=_HEADS_PER_PROGRAM,
         NORM=qk_norm is not None,
+        ROTATE=cos_sin is not None,
         PACK=packed_out is not None,
         num_warps=4,
     )
