@@ -1,5 +1,5 @@
-"""Any mix of arrivals, aborts, stop strings, retractions, failing steps and flushes: every request ends exactly once
-with the tokens it would get alone, and no page is lost, freed twice or shared wrongly."""
+"""Any mix of arrivals, priorities, policies, aborts, stop strings, retractions, failing steps and flushes: every request
+ends exactly once with the tokens it would get alone, and no page is lost, freed twice or shared wrongly."""
 
 from __future__ import annotations
 
@@ -19,6 +19,19 @@ prompts = st.builds(
     st.integers(0, 40),
     st.lists(st.integers(0, 9), min_size=1, max_size=12),
 )
+scheduling = st.one_of(
+    st.fixed_dictionaries({"schedule_policy": st.sampled_from(["fcfs", "lpm", "dfs-weight", "lof", "random"])}),
+    st.fixed_dictionaries(
+        {
+            "schedule_policy": st.sampled_from(["fcfs", "lof", "priority"]),
+            "enable_priority_scheduling": st.just(True),
+            "schedule_low_priority_values_first": st.booleans(),
+            "priority_scheduling_preemption_threshold": st.sampled_from([0, 10]),
+            "disable_priority_preemption": st.booleans(),
+            "retraction_policy": st.sampled_from(["length", "priority"]),
+        }
+    ),
+)
 configs = st.fixed_dictionaries(
     {
         "runner": st.fixed_dictionaries(
@@ -33,8 +46,11 @@ configs = st.fixed_dictionaries(
         "enable_mixed_chunk": st.booleans(),
         "chunked_prefill_size": st.sampled_from([-1, 16, 64]),
         "max_prefill_tokens": st.sampled_from([20, 16384]),
-        "schedule_policy": st.sampled_from(["fcfs", "lpm"]),
-        "disable_radix_cache": st.booleans(),
+        "scheduling": scheduling,
+        "prefill_max_requests": st.sampled_from([None, None, 1, 3]),
+        "max_queued_requests": st.sampled_from([None, None, 2]),
+        "radix_eviction_policy": st.sampled_from(["lru", "lfu", "slru", "priority"]),
+        "disable_radix_cache": st.sampled_from([False, False, True]),
     }
 )
 
@@ -45,6 +61,8 @@ class AnyTraffic(RuleBasedStateMachine):
     @initialize(config=configs, pool_tokens=st.sampled_from([64, 96, 320]))
     def start(self, config: dict[str, Any], pool_tokens: int) -> None:
         runner = {**config.pop("runner"), "num_pages": 0, "context_len": 100}
+        config |= config.pop("scheduling")
+        self.bounded = config["max_queued_requests"] is not None
         runner["num_pages"] = pool_tokens // runner["page_size"]
         self.bench = SchedulerBench(runner, **config)
         self.stopped: dict[str, int] = {}
@@ -57,6 +75,7 @@ class AnyTraffic(RuleBasedStateMachine):
         seed=st.integers(0, 3),
         extra_key=st.sampled_from([None, None, "salt"]),
         stop=st.sampled_from([(), (3,)]),
+        priority=st.sampled_from([None, None, 0, 1, 11, 50]),
     )
     def submit(
         self,
@@ -65,11 +84,13 @@ class AnyTraffic(RuleBasedStateMachine):
         seed: int,
         extra_key: str | None,
         stop: tuple[int, ...],
+        priority: int | None,
     ) -> None:
         for prompt, max_new_tokens in batch:
             self.bench.submit(
                 prompt,
                 extra_key=extra_key,
+                priority=priority,
                 max_new_tokens=max_new_tokens,
                 min_new_tokens=min(min_new_tokens, max_new_tokens or min_new_tokens),
                 seed=seed,
@@ -143,7 +164,7 @@ class AnyTraffic(RuleBasedStateMachine):
             assert told.tokens == expected[: len(told.tokens)]
             assert told.silenced or told.finish is not None
             if told.finish is not None and told.finish.kind == "abort":
-                assert rid in self.aborted or told.finish.status == 503 and self.may_fail
+                assert rid in self.aborted or told.finish.status == 503 and (self.may_fail or self.bounded)
             elif not told.silenced:
                 assert told.tokens == expected
 

@@ -115,3 +115,27 @@ def test_the_last_request_that_cannot_fit_is_aborted_and_the_scheduler_lives_on(
     again = bench.submit([1] * 10, max_new_tokens=15, ignore_eos=True)
     bench.run_until_idle()
     assert bench.tokens(again) == bench.expected(again)
+
+
+def test_by_priority_the_least_urgent_go_first() -> None:
+    outputs, prompts = np.array([5, 2, 9, 2]), np.array([10, 10, 10, 30])
+    assert retraction_order(outputs, prompts, np.array([0, 0, 7, 0])).tolist() == [2, 3, 1, 0]
+
+
+@pytest.mark.parametrize("policy", ["length", "priority"])
+def test_retraction_policy(policy: str) -> None:
+    """The urgent request has fewer outputs, so by length it would go."""
+    bench = SchedulerBench(
+        {"num_pages": 60},
+        schedule_conservativeness=0.0,
+        enable_priority_scheduling=True,
+        retraction_policy=policy,
+        disable_priority_preemption=True,
+    )
+    low = bench.submit([1] * 10, priority=0, max_new_tokens=40, ignore_eos=True)
+    bench.step(5)
+    urgent = bench.submit([2] * 10, priority=50, max_new_tokens=30, ignore_eos=True)
+    bench.step_until(lambda: bench.load().retracted_requests_total == 1)
+    assert [request.rid for request in bench.scheduler._waiting] == [low if policy == "priority" else urgent]
+    bench.run_until_idle()
+    assert all(bench.tokens(rid) == bench.expected(rid) for rid in (low, urgent))
