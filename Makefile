@@ -47,12 +47,14 @@ lint: $(STAMP) ## Style, types and import contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python docs/list_files.py --check
+	@$(BIN)/python docs/list_settings.py --check
 
 fmt: $(STAMP) ## Format and fix the code
 	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format --quiet .
 
-docs: $(STAMP) ## Write the list of files in docs/architecture.md
+docs: $(STAMP) ## Write the generated parts of docs/: files in architecture.md, flags in server-arguments.md
 	@$(BIN)/python docs/list_files.py
+	@$(BIN)/python docs/list_settings.py
 
 clean: ## Remove the virtual environment and caches
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache *.egg-info

@@ -27,11 +27,19 @@ class Lines(list[str]):
         return "\n".join(self)
 
 
+class JsonLine(str):
+    """A line that is a JSON object already: `log.info("%s", JsonLine(...))` writes it as it is, without any head."""
+
+
 class LineFormatter(logging.Formatter):
     """`[date time] text` up to info, `[date time] WARNING text` above. Operators' tools parse the info lines."""
 
     def __init__(self) -> None:
         super().__init__("[%(asctime)s] %(message)s", "%Y-%m-%d %H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = _value(record)
+        return str(line) if isinstance(line, JsonLine) else super().format(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         line = super().formatMessage(record)
@@ -59,7 +67,9 @@ class JsonFormatter(logging.Formatter):
             "pid": os.getpid(),
             "logger": record.name,
         }
-        value = record.args[0] if isinstance(record.args, tuple) and len(record.args) == 1 else None
+        value = _value(record)
+        if isinstance(value, JsonLine):
+            return str(value)
         if isinstance(value, Lines):
             return "\n".join(to_json(head | {"message": line}) for line in value)
         entry: dict[str, Any] = head | {"message": record.getMessage()}
@@ -68,6 +78,11 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return to_json(entry)
+
+
+def _value(record: logging.LogRecord) -> object:
+    """The only argument of a record, None if it has none or several."""
+    return record.args[0] if isinstance(record.args, tuple) and len(record.args) == 1 else None
 
 
 def utc(timestamp_s: float) -> str:
