@@ -128,5 +128,7 @@ def log_accesses(http_level: str | None, exclude_prefixes: Sequence[str]) -> boo
         path = record.args[2] if isinstance(record.args, tuple) and len(record.args) > 2 else ""
         return not (prefixes and str(path).startswith(prefixes))
 
-    logging.getLogger(_ACCESS).filters[:] = [wanted]
+    access = logging.getLogger(_ACCESS)
+    access.filters[:] = [wanted]
+    access.propagate = True
     return True

@@ -26,7 +26,6 @@ from worker.server.prompts import Ask
 from worker.server.sampling import SamplingRules
 from worker.server.schemas import GenerateBody
 from worker.server.service import ModelFiles
-from worker.server.text import TextPipeline
 
 
 class Engine:
@@ -35,15 +34,16 @@ class Engine:
     def __init__(self, model_path: str, **settings: Any) -> None:
         """`settings` are those of `canopy worker`, with underscores. Raises UserError for what the user can mend."""
         chosen = validated(WorkerSettings, {"model_path": model_path, **settings})
-        path = str(resolve_model_path(model_path, cache_root(os.environ)))
+        path = str(resolve_model_path(model_path, cache_root(os.environ), chosen.revision, chosen.download_dir))
         self._stack = ExitStack()
         self._scheduler = self._stack.enter_context(
-            running_scheduler(chosen.model_copy(update={"model_path": path}), self._receive)
+            running_scheduler(chosen.model_copy(update={"model_path": path, "revision": None}), self._receive)
         )
         self._ready = self._scheduler.ready_message()
         self._files = ModelFiles.load(path, chosen)
-        self._rules = SamplingRules(self._files.sampling_defaults, self._ready)
+        self._rules = SamplingRules.of(chosen, self._files.sampling_defaults, self._ready)
         self._limits = PromptLimits(self._ready, chosen.allow_auto_truncate)
+        self._weight_version = chosen.weight_version
         self._clock = MonotonicClock()
         self._rids = itertools.count()
         self._live: dict[str, Answer] = {}
@@ -75,7 +75,7 @@ class Engine:
         batch = NativeBatch.of(body)
         asks, n = batch.asks(body, self._encode(batch, body), self._rules)
         answers = self._run(asks)
-        objects = [native_object(answer, answer.last_s) for answer in answers]
+        objects = [native_object(answer, answer.last_s, self._weight_version) for answer in answers]
         return objects[0] if batch.single and n == 1 else objects
 
     def shutdown(self) -> None:
@@ -110,10 +110,9 @@ class Engine:
     def _answer(self, index: int, ask: Ask) -> Answer:
         input_ids = self._limits.fit(ask.input_ids, ask.sampling, ask.param)
         request = GenerateRequest(rid=str(next(self._rids)), input_ids=input_ids, sampling=ask.sampling)
-        table = self._files.tokenizer.table(skip_special_tokens=ask.sampling.skip_special_tokens)
         if not ask.sampling.stop:
             self._held[request.rid] = []
-        return Answer(request.rid, request, index, TextPipeline(table, ask.sampling), self._clock.now_s())
+        return Answer(request.rid, request, index, self._files.tokenizer.pipeline(ask.sampling), self._clock.now_s())
 
     def _receive(self, message: SchedulerMessage) -> None:
         """The scheduler's news, at the end of each step."""

@@ -115,6 +115,11 @@ class FakeScheduler:
         """The messages of one kind that have come."""
         return [message for message in self.received if isinstance(message, kind)]
 
+    @property
+    def requests(self) -> list[GenerateRequest]:
+        """The sequences that were to be generated."""
+        return [message for message in self.received if isinstance(message, GenerateRequest)]
+
     def load(self, call_id: int) -> LoadReport:
         """Numbers that tell the fields apart."""
         values = {name: index for index, name in enumerate(LoadReport.__struct_fields__, 100)}

@@ -19,7 +19,7 @@ from worker.ipc.messages import GenerateRequest
 from worker.launch.replica import HttpServer, http_config
 from worker.server.sampling import SamplingDefaults
 from worker.server.service import ModelFiles, Service
-from worker.server.tokenizer import Tokenizer
+from worker.server.tokenizer import TextCodec
 
 
 @dataclass
@@ -29,7 +29,7 @@ class App:
     service: Service
     scheduler: FakeScheduler
     client: httpx.AsyncClient
-    tokenizer: Tokenizer
+    tokenizer: TextCodec
     url: str
 
     async def post(self, path: str, **body: object) -> httpx.Response:
@@ -49,7 +49,7 @@ class App:
 
 @asynccontextmanager
 async def serving(
-    tokenizer: Tokenizer,
+    tokenizer: TextCodec,
     answer: str | Sequence[int] | Callable[[GenerateRequest], Sequence[int]] = "hello",
     *,
     opened: bool = True,

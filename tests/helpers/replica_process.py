@@ -24,9 +24,7 @@ START_TIMEOUT_S = 120
 class ReplicaProcess:
     """A replica that was started and may be loading still. `folder` takes its files."""
 
-    def __init__(
-        self, model: Path | str, folder: Path, *flags: str, wait: bool = True, module: str = "worker"
-    ) -> None:
+    def __init__(self, model: Path | str, folder: Path, *flags: str, wait: bool = True, module: str = "worker") -> None:
         self.log_file = folder / "replica.log"
         self.ready_file = folder / "ready.json"
         self.temporary = Path(tempfile.mkdtemp(prefix="replica-"))  # a short path: sockets lie below it

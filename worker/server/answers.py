@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from worker.ipc.messages import FinishReason, GenerateRequest, TokenDelta
 from worker.server.errors import RequestFault
-from worker.server.text import TextPipeline
+from worker.server.text import Pipeline
 
 
 @dataclass(slots=True)
@@ -17,7 +17,7 @@ class Answer:
     id: str  # the client's name for it; `request.rid` is ours
     request: GenerateRequest
     index: int  # among the sequences of its client request
-    pipeline: TextPipeline
+    pipeline: Pipeline
     started_s: float
     parts: list[str] = field(default_factory=list)  # the text in the pieces it came in
     output_ids: list[int] = field(default_factory=list)
@@ -57,6 +57,12 @@ class Answer:
     def abort(self, status: int, message: str) -> None:
         """End it from our side."""
         self.finish = FinishReason(kind="abort", status=status, message=message)
+
+    def read_new_ids(self) -> list[int]:
+        """The token ids that nobody has read yet."""
+        new = self.output_ids[self.read_tokens :]
+        self.read_tokens = len(self.output_ids)
+        return new
 
     def read_new_text(self) -> str:
         """The text that nobody has read yet."""

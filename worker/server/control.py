@@ -10,6 +10,7 @@ import msgspec
 from fastapi import Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from common.settings import public_values
 from worker.ipc.messages import LoadReport
 from worker.sampling_params import SamplingParams
 from worker.server.errors import RequestFault
@@ -53,8 +54,8 @@ async def model_info(service: Service, _: Request) -> Response:
             "tokenizer_path": settings.tokenizer_path or settings.model_path,
             "served_model_name": settings.model_name,
             "is_generation": True,
-            "preferred_sampling_params": None,
-            "weight_version": "default",
+            "preferred_sampling_params": settings.preferred_sampling_params,
+            "weight_version": settings.weight_version,
             "has_image_understanding": False,
             "has_audio_understanding": False,
             "architectures": ready.architectures,
@@ -75,7 +76,7 @@ async def server_info(service: Service, _: Request) -> Response:
     ready = msgspec.structs.asdict(service.serving.ready)
     own = {"incarnation": service.incarnation, "version": _VERSION, "status": service.lifecycle.state.value}
     named = {"served_model_name": service.settings.model_name}
-    return JsonAnswer(service.settings.model_dump() | ready | named | own | {"internal_states": [internal]})
+    return JsonAnswer(public_values(service.settings) | ready | named | own | {"internal_states": [internal]})
 
 
 async def models(service: Service, _: Request) -> Response:
@@ -83,9 +84,9 @@ async def models(service: Service, _: Request) -> Response:
     return JsonAnswer({"object": "list", "data": [_model_card(service)]})
 
 
-async def model(service: Service, name: str) -> Response:
+async def model(service: Service, request: Request) -> Response:
     """OpenAI's model object. Raises RequestFault (404) for another model."""
-    service.check_model(name)
+    service.check_model(request.path_params["name"])
     return JsonAnswer(_model_card(service))
 
 
@@ -173,6 +174,7 @@ async def tokenize(service: Service, request: Request) -> Response:
     else:
         text, specials = body.prompt or "", body.add_special_tokens is not False
         tokenizer = serving.tokenizer.tokenizer
+        tokenizer.check_text("prompt")
         tokens = await serving.tokenizer.run(lambda: tokenizer.encode(text, add_special_tokens=specials))
     return JsonAnswer({"tokens": tokens, "count": len(tokens), "max_model_len": serving.ready.context_len})
 
@@ -183,6 +185,7 @@ async def detokenize(service: Service, request: Request) -> Response:
     body = await read_body(request, DetokenizeBody, service.settings.max_body_bytes)
     check_token_ids(body.tokens, serving.ready.vocab_size, "tokens")
     tokenizer, skip = serving.tokenizer.tokenizer, body.skip_special_tokens is not False
+    tokenizer.check_text("tokens")
     text = await serving.tokenizer.run(lambda: tokenizer.decode(body.tokens, skip_special_tokens=skip))
     return JsonAnswer({"text": text})
 

@@ -69,6 +69,10 @@ class NativeBatch:
         return [(wish, f"sampling_params[{i}]") for i, wish in enumerate(given)]
 
 
-def native_object(answer: Answer, now_s: float) -> dict[str, object]:
-    """SGLang's answer object: all text and ids so far."""
-    return {"text": answer.text, "output_ids": answer.output_ids, "meta_info": answer.meta_info(now_s)}
+def native_object(answer: Answer, now_s: float, weight_version: str, *, new_only: bool = False) -> dict[str, object]:
+    """SGLang's answer object: text, where texts are made, and ids; all so far, or those that nobody has read yet."""
+    ids = answer.output_ids[answer.read_tokens :] if new_only else answer.output_ids
+    new_text = answer.read_new_text()
+    text = {"text": new_text if new_only else answer.text} if answer.pipeline.makes_text else {}
+    meta_info = answer.meta_info(now_s) | {"weight_version": weight_version}
+    return text | {"output_ids": ids, "meta_info": meta_info}

@@ -13,7 +13,7 @@ from worker.server.answers import Answer
 from worker.server.errors import RequestFault
 from worker.server.fields import MAX_PROMPTS
 from worker.server.http import JsonAnswer, read_body
-from worker.server.openai_chunks import ChatChunks, CompletionChunks, Header, finish_fields, usage
+from worker.server.openai_chunks import ChatChunks, CompletionChunks, Header, completion_fields, finish_fields, usage
 from worker.server.prompts import Ask, encode, encode_chat, new_id, start
 from worker.server.replies import stream_reply, whole_reply
 from worker.server.sampling import copies
@@ -40,11 +40,11 @@ async def completions(service: Service, request: Request) -> Response:
     generation = _start(serving, body, asks, header)
     cache_report = service.settings.enable_cache_report
     if body.stream:
-        chunks = CompletionChunks(header, generation.answers, body.n or 1, _usage_wanted(body), cache_report)
+        chunks = CompletionChunks(header, generation.answers, body.n or 1, _usage_wanted(service, body), cache_report)
         return await stream_reply(request, generation, chunks)
     await whole_reply(request, generation)
     choices = [
-        {"index": answer.index, "text": answer.text, "logprobs": None, **finish_fields(answer)}
+        {"index": answer.index, **completion_fields(answer), "logprobs": None, **finish_fields(answer)}
         for answer in generation.answers
     ]
     return _whole(header, choices, generation.answers, body, cache_report)
@@ -69,7 +69,7 @@ async def chat_completions(service: Service, request: Request) -> Response:
     generation = _start(serving, body, _asks(body, input_ids, sampling, "messages"), header)
     cache_report = service.settings.enable_cache_report
     if body.stream:
-        chunks = ChatChunks(header, generation.answers, body.n or 1, _usage_wanted(body), cache_report)
+        chunks = ChatChunks(header, generation.answers, body.n or 1, _usage_wanted(service, body), cache_report)
         return await stream_reply(request, generation, chunks)
     await whole_reply(request, generation)
     choices = [
@@ -110,8 +110,9 @@ def _header(service: Service, body: OpenAIFields, prefix: str, kind: str) -> Hea
     return Header(body.rid or new_id(prefix), kind, int(time.time()), service.settings.model_name)
 
 
-def _usage_wanted(body: OpenAIFields) -> bool:
-    return body.stream_options is not None and bool(body.stream_options.include_usage)
+def _usage_wanted(service: Service, body: OpenAIFields) -> bool:
+    asked = body.stream_options.include_usage if body.stream_options is not None else None
+    return service.settings.stream_response_default_include_usage if asked is None else asked
 
 
 def _whole(

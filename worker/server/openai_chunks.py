@@ -34,6 +34,13 @@ def finish_fields(answer: Answer) -> dict[str, Any]:
     return {"finish_reason": answer.finish.kind, "matched_stop": answer.finish.matched}
 
 
+def completion_fields(answer: Answer) -> dict[str, Any]:
+    """What a completion's choice says since it was last read: its text, or its token ids where no texts are made."""
+    if answer.pipeline.makes_text:
+        return {"text": answer.read_new_text()}
+    return {"text": "", "token_ids": answer.read_new_ids()}
+
+
 def usage(answers: Sequence[Answer], n: int, cache_report: bool) -> dict[str, Any]:
     """Token counts of all answers; each prompt counts once, whatever `n` is."""
     prompts = answers[::n]
@@ -76,11 +83,11 @@ class CompletionChunks(_OpenAIChunks):
 
     def news(self, answer: Answer) -> Iterator[bytes]:
         """Nothing if tokens came that make no whole character yet."""
-        text = answer.read_new_text()
+        new = completion_fields(answer)
         if answer.finish is not None:
-            yield self._event(answer.index, text=text, logprobs=None, **finish_fields(answer))
-        elif text:
-            yield self._event(answer.index, text=text, logprobs=None, finish_reason=None)
+            yield self._event(answer.index, **new, logprobs=None, **finish_fields(answer))
+        elif any(new.values()):
+            yield self._event(answer.index, **new, logprobs=None, finish_reason=None)
 
 
 class ChatChunks(_OpenAIChunks):

@@ -30,6 +30,7 @@ async def encode(serving: Serving, prompts: Prompts, param: str) -> list[list[in
     if not texts:
         return [prompt for prompt in prompts if not isinstance(prompt, str)]
     tokenizer = serving.tokenizer.tokenizer
+    tokenizer.check_text(param)
     for text in texts:
         serving.limits.check_text(tokenizer.least_tokens(text), param)
     return await serving.tokenizer.run(lambda: [tokenizer.encode(text) for text in texts])
@@ -44,6 +45,7 @@ async def encode_chat(
 ) -> list[int]:
     """A chat as token ids, in a thread."""
     tokenizer = serving.tokenizer.tokenizer
+    tokenizer.check_text("messages")
     serving.limits.check_text(tokenizer.least_tokens("".join(str(m["content"]) for m in messages)), "messages")
     work = partial(
         tokenizer.encode_chat, messages, continue_final_message=continue_final_message, variables=variables or {}

@@ -1,9 +1,12 @@
-"""What a request asked for -> SamplingParams. Order of strength: request > generation_config.json > constants."""
+"""What a request asked for -> SamplingParams.
+
+Order of strength: request > --preferred-sampling-params > generation_config.json > constants.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +15,7 @@ import msgspec
 from pydantic import ValidationError
 
 from common.errors import UserError
+from worker.config import WorkerSettings
 from worker.ipc.messages import SchedulerReady
 from worker.sampling_params import TOP_K_ALL, SamplingParams
 from worker.server.errors import RequestFault, from_validation
@@ -52,32 +56,55 @@ class SamplingDefaults:
         return cls(**values)
 
 
+def preferred_sampling(given: Mapping[str, Any]) -> NativeSampling:
+    """What --preferred-sampling-params holds: fields as in `sampling_params` of /generate. Raises UserError."""
+    try:
+        preferred = NativeSampling.model_validate(dict(given))
+    except ValidationError as error:
+        raise UserError(f"--preferred-sampling-params: {from_validation(error)}") from None
+    if preferred.n is not None:
+        raise UserError("--preferred-sampling-params: n is for each request to say; leave it out.")
+    return preferred
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingRules:
-    """Turns sampling fields into SamplingParams for one model."""
+    """Turns sampling fields into SamplingParams for one model. `has_text`: there is a tokenizer, so that stop strings
+    can be found."""
 
     defaults: SamplingDefaults
     limits: SchedulerReady
+    preferred: NativeSampling = NativeSampling()
+    has_text: bool = True
+
+    @classmethod
+    def of(cls, settings: WorkerSettings, defaults: SamplingDefaults, limits: SchedulerReady) -> SamplingRules:
+        """The rules that the settings ask for. Raises UserError."""
+        preferred = preferred_sampling(settings.preferred_sampling_params or {})
+        return cls(defaults, limits, preferred, has_text=not settings.skip_tokenizer_init)
 
     def for_completion(self, request: CompletionRequest) -> SamplingParams:
         """/v1/completions: 16 tokens unless it says otherwise."""
-        limit = request.max_tokens or COMPLETION_MAX_TOKENS
+        limit = request.max_tokens or self.preferred.max_new_tokens or COMPLETION_MAX_TOKENS
         return self._params(request, _Lengths(limit, request.min_tokens, request.seed))
 
     def for_chat(self, request: ChatRequest) -> SamplingParams:
         """/v1/chat/completions: up to the context limit unless it says otherwise."""
-        limit = request.max_completion_tokens or request.max_tokens
+        limit = request.max_completion_tokens or request.max_tokens or self.preferred.max_new_tokens
         return self._params(request, _Lengths(limit, request.min_tokens, request.seed))
 
     def for_native(self, request: NativeSampling, at: str = "sampling_params") -> SamplingParams:
         """`sampling_params` of /generate: 128 tokens unless it says otherwise; null means up to the context limit."""
-        said = "max_new_tokens" in request.model_fields_set
-        limit = request.max_new_tokens if said else NATIVE_MAX_NEW_TOKENS
+        sayer = next((s for s in (request, self.preferred) if "max_new_tokens" in s.model_fields_set), None)
+        limit = sayer.max_new_tokens if sayer is not None else NATIVE_MAX_NEW_TOKENS
         least, seed = request.min_new_tokens, request.sampling_seed
         return self._params(request, _Lengths(limit, least, seed, "max_new_tokens", "min_new_tokens", f"{at}."))
 
-    def _params(self, fields: SamplingFields, own: _Lengths) -> SamplingParams:
-        own.check()
+    def _params(self, asked: SamplingFields, asked_lengths: _Lengths) -> SamplingParams:
+        asked_lengths.check()
+        fields, own = self._with_preferred(asked), asked_lengths.or_else(self.preferred)
+        if not self.has_text:
+            own.check_no_text(fields)
         check_token_ids(fields.stop_token_ids or [], self.limits.vocab_size, f"{own.at}stop_token_ids")
         defaults = self.defaults
         return SamplingParams(
@@ -98,6 +125,13 @@ class SamplingRules:
             seed=None if own.seed is None else own.seed % SEED_RANGE,
         )
 
+    def _with_preferred(self, asked: SamplingFields) -> SamplingFields:
+        """What was asked for, and in the fields left open what the server prefers."""
+        names = [name for name in self.preferred.model_fields_set if name in SamplingFields.model_fields]
+        return asked.model_copy(
+            update={name: getattr(self.preferred, name) for name in names if getattr(asked, name) is None}
+        )
+
 
 class _Lengths(NamedTuple):
     """The fields that OpenAI and native requests spell differently, with their names for error messages."""
@@ -113,6 +147,20 @@ class _Lengths(NamedTuple):
         if self.limit is not None and (self.least or 0) > self.limit:
             text = f"{self.least_name} ({self.least}) is more than {self.limit_name} ({self.limit})."
             raise RequestFault(400, text, param=self.at + self.least_name)
+
+    def check_no_text(self, fields: SamplingFields) -> None:
+        """Raise RequestFault for what needs a tokenizer."""
+        for name, value in (("stop", fields.stop), (self.least_name, self.least)):
+            if value:
+                text = f"{self.at}{name} needs a tokenizer, and this server runs with --skip-tokenizer-init."
+                raise RequestFault(400, text, param=self.at + name)
+
+    def or_else(self, preferred: NativeSampling) -> _Lengths:
+        """With what the server prefers where nothing was asked; its least number of tokens gives way to the limit."""
+        least = self.least
+        if least is None and preferred.min_new_tokens is not None:
+            least = preferred.min_new_tokens if self.limit is None else min(preferred.min_new_tokens, self.limit)
+        return self._replace(least=least, seed=_given(self.seed, preferred.sampling_seed))
 
 
 def copies(sampling: SamplingParams, n: int) -> list[SamplingParams]:

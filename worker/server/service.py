@@ -22,25 +22,35 @@ from worker.server.errors import RequestFault
 from worker.server.lifecycle import Lifecycle, ReplicaState
 from worker.server.limits import PromptLimits
 from worker.server.metrics import LoadCollector, RequestMetrics
-from worker.server.sampling import SamplingDefaults, SamplingRules
+from worker.server.request_log import request_log
+from worker.server.sampling import SamplingDefaults, SamplingRules, preferred_sampling
 from worker.server.scheduler_client import SchedulerClient
 from worker.server.streams import Streams
-from worker.server.tokenizer import AsyncTokenizer, Tokenizer
+from worker.server.tokenizer import AsyncTokenizer, NoTokenizer, TextCodec, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
     """What the frontend needs from a model's directory."""
 
-    tokenizer: Tokenizer
+    tokenizer: TextCodec
     sampling_defaults: SamplingDefaults
 
     @classmethod
     def load(cls, path: str, settings: WorkerSettings) -> ModelFiles:
         """Read those of directory `path`; takes seconds. Raises UserError."""
-        tokenizer = Tokenizer.load(settings.tokenizer_path or path, chat_template=settings.chat_template)
+        preferred_sampling(settings.preferred_sampling_params or {})
         from_model = settings.sampling_defaults == "model"
-        return cls(tokenizer, SamplingDefaults.load(Path(path)) if from_model else SamplingDefaults())
+        defaults = SamplingDefaults.load(Path(path)) if from_model else SamplingDefaults()
+        if settings.skip_tokenizer_init:
+            return cls(NoTokenizer(), defaults)
+        tokenizer = Tokenizer.load(
+            settings.tokenizer_path or path,
+            chat_template=settings.chat_template,
+            template_name=settings.hf_chat_template_name,
+            variables=settings.default_chat_template_kwargs,
+        )
+        return cls(tokenizer, defaults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +105,10 @@ class Service:
         """The scheduler and the tokenizer are there: take requests from now on."""
         tokenizer = AsyncTokenizer(files.tokenizer)
         limits = PromptLimits(ready, self.settings.allow_auto_truncate)
-        rules = SamplingRules(files.sampling_defaults, ready)
+        rules = SamplingRules.of(self.settings, files.sampling_defaults, ready)
+        log = request_log(self.settings, files.tokenizer)
         interval = self.settings.stream_interval
-        streams = Streams(self._send, files.tokenizer, self._metrics, self._clock, interval)
+        streams = Streams(self._send, files.tokenizer, self._metrics, log, self._clock, interval)
         self._serving = Serving(ready, tokenizer, rules, limits, streams)
         self.lifecycle.move_to(ReplicaState.READY)
 

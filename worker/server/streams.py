@@ -21,8 +21,8 @@ from worker.ipc.messages import (
 from worker.server.answers import Answer
 from worker.server.errors import RequestFault
 from worker.server.metrics import RequestMetrics
-from worker.server.text import TextPipeline
-from worker.server.tokenizer import Tokenizer
+from worker.server.request_log import RequestLog
+from worker.server.tokenizer import TextCodec
 
 log = logging.getLogger(__name__)
 
@@ -101,14 +101,16 @@ class Streams:
     def __init__(
         self,
         send: Callable[[FrontendMessage], None],
-        tokenizer: Tokenizer,
+        tokenizer: TextCodec,
         metrics: RequestMetrics,
+        request_log: RequestLog,
         clock: Clock,
         stream_interval_tokens: int,
     ) -> None:
         self._send = send
         self._tokenizer = tokenizer
         self._metrics = metrics
+        self._request_log = request_log
         self._clock = clock
         self._stream_interval_tokens = stream_interval_tokens
         self._serial = count()
@@ -129,13 +131,15 @@ class Streams:
         if used is not None:
             raise RequestFault(400, f"The request id {used!r} is in use.", param="rid")
         now_s = self._clock.now_s()
-        answers = [Answer(r.rid, self._renamed(r), i, self._pipeline(r), now_s) for i, r in enumerate(requests)]
+        pipeline = self._tokenizer.pipeline
+        answers = [Answer(r.rid, self._renamed(r), i, pipeline(r.sampling), now_s) for i, r in enumerate(requests)]
         generation = Generation(self, group_id, answers, self._stream_interval_tokens if stream else None)
         self._groups[group_id] = generation
         self._idle.clear()
         for answer in answers:
             self._live[answer.request.rid] = (answer, generation)
             self._by_id[answer.id] = answer
+            self._request_log.received(answer)
             self._send(answer.request)
         return generation
 
@@ -202,6 +206,7 @@ class Streams:
         assert answer.finish is not None
         aborted = answer.finish.kind == "abort"
         e2e_s = self._clock.now_s() - answer.started_s
+        self._request_log.finished(answer, e2e_s)
         self._metrics.on_end(answer.last, len(answer.output_ids), e2e_s, aborted=aborted)
         if all(other.finish is not None for other in generation.answers):
             del self._groups[generation.id]
@@ -210,7 +215,3 @@ class Streams:
 
     def _renamed(self, request: GenerateRequest) -> GenerateRequest:
         return msgspec.structs.replace(request, rid=f"{request.rid}#{next(self._serial)}")
-
-    def _pipeline(self, request: GenerateRequest) -> TextPipeline:
-        table = self._tokenizer.table(skip_special_tokens=request.sampling.skip_special_tokens)
-        return TextPipeline(table, request.sampling)

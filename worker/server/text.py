@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from worker.ipc.messages import FinishReason
 from worker.sampling_params import SamplingParams
@@ -21,8 +22,32 @@ class Piece:
     finish: FinishReason | None = None
 
 
+class Pipeline(Protocol):
+    """One sequence's way from tokens to what its client gets."""
+
+    @property
+    def makes_text(self) -> bool:
+        """False: clients get token ids only."""
+        ...
+
+    def push(self, token_ids: Sequence[int], finish: FinishReason | None) -> Piece:
+        """Take the next tokens, and the end if the scheduler saw it."""
+        ...
+
+
+class IdPipeline:
+    """Token ids stay token ids: what --skip-tokenizer-init serves."""
+
+    makes_text = False
+
+    def push(self, token_ids: Sequence[int], finish: FinishReason | None) -> Piece:
+        return Piece("", len(token_ids), finish)
+
+
 class TextPipeline:
-    """One sequence's way from tokens to text."""
+    """Tokens become text, which stop strings may end."""
+
+    makes_text = True
 
     def __init__(self, table: TokenTable, sampling: SamplingParams) -> None:
         self._detokenizer = Detokenizer(table)

@@ -6,10 +6,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.helpers.clock import FakeClock
+from worker.config import WorkerSettings
 from worker.ipc.messages import AbortRequest, FrontendMessage, GenerateRequest, StepOutput, TokenDelta
 from worker.sampling_params import SamplingParams
 from worker.server.errors import RequestFault
 from worker.server.metrics import RequestMetrics
+from worker.server.request_log import request_log
 from worker.server.streams import Streams
 from worker.server.tokenizer import Tokenizer
 
@@ -21,7 +23,8 @@ def sent() -> list[FrontendMessage]:
 
 @pytest.fixture
 def streams(tokenizer: Tokenizer, sent: list[FrontendMessage]) -> Streams:
-    return Streams(sent.append, tokenizer, RequestMetrics(CollectorRegistry(), "m"), FakeClock(), 1)
+    log = request_log(WorkerSettings(model_path="m"), tokenizer)
+    return Streams(sent.append, tokenizer, RequestMetrics(CollectorRegistry(), "m"), log, FakeClock(), 1)
 
 
 def request(rid: str) -> GenerateRequest:
