@@ -34,8 +34,12 @@ PUBLIC = frozenset(
     }
 )
 GATEWAY_ONLY = PUBLIC & GatewaySettings.model_fields.keys()
+_DOWNLOAD = "download the model first, for example with `hf download`, and give its directory"
 _PROXY = "the gateway does not have it; put a proxy that does in front of the gateway"
 LAUNCHERS = frozenset({"worker_urls", "ray_address", "incarnation", "ready_file"})  # not accepted
+HUB = frozenset(
+    {"revision", "download_dir"}
+)  # the launcher gets the model for all replicas
 SHARED = frozenset({"log_level", "log_format", "max_body_bytes", "shutdown_grace_s"})  # both have them, both get them
 
 
@@ -81,8 +85,11 @@ def combined_settings() -> type[Settings]:
     for cls in (FleetSettings, GatewaySettings, WorkerSettings):
         for setting in settings_of(cls):
             if setting.name not in LAUNCHERS and setting.name not in fields:
-                refused = setting.name in PUBLIC and cls is not GatewaySettings
-                field = without_feature(setting.field, _PROXY) if refused else setting.field
+                field = setting.field
+                if setting.name in PUBLIC and cls is not GatewaySettings:
+                    field = without_feature(field, _PROXY)
+                if setting.name in HUB:
+                    field = without_feature(field, _DOWNLOAD)
                 fields[setting.name] = (field.annotation, field)
     return create_model("CombinedSettings", __base__=Settings, __doc__=FleetSettings.__doc__, **fields)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -36,6 +37,8 @@ def serve(settings: WorkerSettings) -> int:
 
     set_title("canopy-frontend")
     logs.setup(settings.log_level, settings.log_format, process="frontend", http_level=settings.log_level_http)
+    if settings.gc_threshold is not None:
+        gc.set_threshold(*settings.gc_threshold)
     with bind_port(settings.host, settings.port) as listener:
 
         async def run() -> int:

@@ -23,14 +23,7 @@ def _section(category: str, members: Iterable[Setting]) -> str:
     if built:
         text += "\n" + _HEAD + "".join(map(_row, built))
     if others:
-        text += (
-            "\n"
-            + _NOT_BUILT_HEAD
-            + "".join(
-                f"| {_flags(setting)} | {_cell(setting.help_text)} | {_cell(setting.not_built or '')} |\n"
-                for setting in others
-            )
-        )
+        text += "\n" + _NOT_BUILT_HEAD + "".join(map(_not_built_row, others))
     return text
 
 
@@ -39,6 +32,10 @@ def _row(setting: Setting) -> str:
     default = default_of(setting)
     shown = f"`{default}`" if default not in ("", "required", "on", "off") else default
     return f"| {_flags(setting)} | {_cell(takes)} | {_cell(shown)} | {_cell(setting.help_text)} |\n"
+
+
+def _not_built_row(setting: Setting) -> str:
+    return f"| {_flags(setting)} | {_cell(setting.help_text)} | {_cell(setting.not_built or '')} |\n"
 
 
 def _flags(setting: Setting) -> str:

@@ -168,6 +168,12 @@ def settings_of(cls: type[Settings]) -> tuple[Setting, ...]:
     return tuple(Setting(name, cls.model_fields[name]) for name in names)
 
 
+def public_values(settings: Settings) -> dict[str, Any]:
+    """Field name -> value, without secrets."""
+    secrets = {setting.name for setting in settings_of(type(settings)) if setting.secret}
+    return settings.model_dump(exclude=secrets)
+
+
 def by_spelling(cls: type[Settings]) -> dict[str, Setting]:
     """Every accepted name, in dashes -> its setting."""
     return {spelling: setting for setting in settings_of(cls) for spelling in setting.spellings}

@@ -25,6 +25,7 @@ from worker.ipc.channel import FrontendChannel
 from worker.ipc.messages import ModelFound, SchedulerFailed, SchedulerReady, Shutdown
 from worker.launch.child import REPORTED, SchedulerProcess, how_it_ended
 from worker.launch.ready_file import write_ready_file
+from worker.launch.tls import tls_options
 from worker.server.app import create_app
 from worker.server.lifecycle import ReplicaState
 from worker.server.service import ModelFiles, Service
@@ -60,7 +61,7 @@ class Replica:
     def __init__(self, settings: WorkerSettings, listener: socket.socket) -> None:
         self._settings = settings
         self._listener = listener
-        self._url = url_of(listener)
+        self._url = url_of(listener, tls=settings.ssl_certfile is not None)
         self._channel = FrontendChannel()
         incarnation = settings.incarnation or uuid.uuid4().hex
         self._service = Service(settings, incarnation, CollectorRegistry(), MonotonicClock(), self._channel.send)
@@ -212,6 +213,7 @@ def http_config(service: Service) -> uvicorn.Config:
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_FLUSH_S,
         backlog=LISTEN_BACKLOG,
+        **tls_options(settings),
     )
 
 

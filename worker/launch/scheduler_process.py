@@ -25,7 +25,7 @@ from worker.launch.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
-_GC_THRESHOLD = 50_000  # new objects between two collections: a step makes thousands, nearly all freed by count
+GC_THRESHOLD = 50_000  # new objects between two collections: a step makes thousands, nearly all freed by count
 _FOREVER_S = 3600.0  # an idle scheduler looks at its socket this often
 
 
@@ -59,13 +59,15 @@ def serve(settings: WorkerSettings, channel: SchedulerChannel) -> None:
     """Find and load the model, say so, and run the scheduler's loop until Shutdown."""
     from worker.models.paths import cache_root, resolve_model_path
 
-    path = resolve_model_path(settings.model_path, cache_root(os.environ))
+    path = resolve_model_path(settings.model_path, cache_root(os.environ), settings.revision, settings.download_dir)
     channel.send(ModelFound(path=str(path)))
 
     from worker.assembly import running_scheduler  # imports torch: not before the path is known to be good
     from worker.scheduler.loop import run
 
-    with running_scheduler(settings.model_copy(update={"model_path": str(path)}), channel.send) as scheduler:
+    with running_scheduler(
+        settings.model_copy(update={"model_path": str(path), "revision": None}), channel.send
+    ) as scheduler:
         watchdog = Watchdog(settings.watchdog_timeout_s)
 
         def receive() -> list[FrontendMessage]:
@@ -77,7 +79,7 @@ def serve(settings: WorkerSettings, channel: SchedulerChannel) -> None:
             channel.wait(_FOREVER_S)
 
         gc.freeze()  # the model's objects stay; looking at them again and again would cost every step
-        gc.set_threshold(_GC_THRESHOLD)
+        gc.set_threshold(*(settings.gc_threshold or [GC_THRESHOLD]))
         channel.send(scheduler.ready_message())
         run(scheduler, receive, wait)
         watchdog.rest()

@@ -20,13 +20,18 @@ def cache_root(env: Mapping[str, str]) -> Path:
     return Path(named) if named else Path.home() / ".cache" / "canopy"
 
 
-def resolve_model_path(model_path: str, cache: Path) -> Path:
+def resolve_model_path(
+    model_path: str, cache: Path, revision: str | None = None, download_dir: str | None = None
+) -> Path:
     """The model's directory (config.json, safetensors, tokenizer).
 
-    A .gguf file is converted into `cache` at its first use, a hub id is downloaded; both may take minutes and show
-    progress on stderr. Raises UserError if there is no such model or it cannot be read.
+    A .gguf file is converted into `cache` at its first use, a hub id is downloaded (its branch, tag or commit
+    `revision`, into `download_dir` or the hub's own cache); both may take minutes and show progress on stderr. Raises
+    UserError if there is no such model or it cannot be read.
     """
     path = Path(model_path).expanduser()
+    if revision is not None and path.exists():
+        raise UserError(f"--revision {revision} is for models of the hub, but {model_path} is on disk; leave it out.")
     if path.is_dir():
         return path
     if path.is_file():
@@ -35,11 +40,11 @@ def resolve_model_path(model_path: str, cache: Path) -> Path:
         with console_progress(f"Converting {path.name}") as progress:
             return ensure_converted(path, cache, progress)
     if _HUB_ID.fullmatch(model_path) and not path.is_absolute():
-        return _download(model_path)
+        return _download(model_path, revision, download_dir)
     raise UserError(f"--model-path {model_path} does not exist.")
 
 
-def _download(hub_id: str) -> Path:
+def _download(hub_id: str, revision: str | None, download_dir: str | None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -47,12 +52,15 @@ def _download(hub_id: str) -> Path:
         HFValidationError,
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
+        RevisionNotFoundError,
     )
 
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=_HUB_FILES))
+        return Path(snapshot_download(hub_id, revision=revision, cache_dir=download_dir, allow_patterns=_HUB_FILES))
     except GatedRepoError:
         raise UserError(f"The hub gives {hub_id} only to accounts with access; set HF_TOKEN to one's token.") from None
+    except RevisionNotFoundError:
+        raise UserError(f"--revision {revision} is no branch, tag or commit of {hub_id}; give one that is.") from None
     except RepositoryNotFoundError:
         raise UserError(f"--model-path {hub_id} is neither a directory nor a model of the hub.") from None
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:

@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.types import ASGIApp
 
 from worker.server import control, native, openai
+from worker.server.auth import Access, Keys
 from worker.server.http import RequestIds, install_error_answers
 from worker.server.service import Service
 
@@ -18,6 +19,7 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/chat/completions", openai.chat_completions),
     ("POST PUT", "/generate", native.generate),
     ("GET", "/v1/models", control.models),
+    ("GET", "/v1/models/{name:path}", control.model),
     ("GET", "/health", control.health),
     ("GET", "/health_generate", control.health_generate),
     ("GET", "/model_info", control.model_info),
@@ -31,26 +33,35 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/tokenize", control.tokenize),
     ("POST", "/detokenize", control.detokenize),
     ("POST", "/v1/detokenize", control.detokenize),
-    ("GET", "/metrics", control.metrics),
 )
+
+
+_METRICS = ("GET", "/metrics", control.metrics)
+_ACCESS = {  # all others are for clients
+    "/health": Access.OPEN,
+    "/health_generate": Access.OPEN,
+    "/metrics": Access.OPEN,
+    "/flush_cache": Access.ADMIN,
+    "/abort_request": Access.ADMIN,
+}
 
 
 def create_app(service: Service) -> ASGIApp:
     """The ASGI application of one replica."""
-    app = FastAPI(title="Canopy replica", openapi_url=None)
+    settings = service.settings
+    keys = Keys(settings.api_key, settings.admin_api_key)
+    app = FastAPI(title="Canopy replica", openapi_url=None, root_path=settings.fastapi_root_path)
     install_error_answers(app)
-    for methods, path, handler in _ROUTES:
-        app.add_api_route(path, _bound(service, handler), methods=methods.split(), name=path)
-
-    @app.get("/v1/models/{name:path}")
-    async def model(name: str) -> Response:
-        return await control.model(service, name)
-
+    for methods, path, handler in (*_ROUTES, _METRICS) if settings.enable_metrics else _ROUTES:
+        app.add_api_route(path, _bound(service, handler, path, keys), methods=methods.split(), name=path)
     return RequestIds(app)
 
 
-def _bound(service: Service, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+def _bound(service: Service, handler: Handler, path: str, keys: Keys) -> Callable[[Request], Awaitable[Response]]:
+    access = _ACCESS.get(path, Access.CLIENT)
+
     async def route(request: Request) -> Response:
+        keys.check(access, request.headers.get("authorization"))
         return await handler(service, request)
 
     return route

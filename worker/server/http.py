@@ -25,6 +25,11 @@ REQUEST_ID = "x-request-id"
 _USABLE_ID = re.compile(r"[\x21-\x7e]{1,256}")
 _JSON = re.compile(r"application/([\w.+-]+\+)?json\b", re.IGNORECASE)
 
+_HEADERS: Mapping[int, Mapping[str, str]] = {
+    401: {"www-authenticate": "Bearer"},
+    503: {"retry-after": str(RETRY_AFTER_S)},
+}
+
 DONE = b"data: [DONE]\n\n"
 
 
@@ -132,8 +137,7 @@ class RequestIds:
 
 def answer(fault: RequestFault) -> Response:
     """The HTTP answer to a fault."""
-    headers: Mapping[str, str] | None = {"retry-after": str(RETRY_AFTER_S)} if fault.status == 503 else None
-    return JsonAnswer(fault.body(), fault.status, headers)
+    return JsonAnswer(fault.body(), fault.status, _HEADERS.get(fault.status))
 
 
 def install_error_answers(app: FastAPI) -> None:

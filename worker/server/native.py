@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from fastapi import Request, Response
 
@@ -32,23 +32,26 @@ async def generate(service: Service, request: Request) -> Response:
     )
     single = batch.single and n == 1
     if body.stream:
-        return await stream_reply(request, generation, NativeChunks(single, service.now_s))
+        return await stream_reply(request, generation, NativeChunks(single, service))
     await whole_reply(request, generation)
-    contents = [native_object(answer, service.now_s()) for answer in generation.answers]
+    version = service.settings.weight_version
+    contents = [native_object(answer, service.now_s(), version) for answer in generation.answers]
     return JsonAnswer(contents[0] if single else contents)
 
 
 class NativeChunks:
-    """Everything so far in each event; `index` tells the answers of a batch apart."""
+    """In each event everything so far, or with --incremental-streaming-output what is new; `index` tells the answers
+    of a batch apart."""
 
-    def __init__(self, single: bool, now_s: Callable[[], float]) -> None:
+    def __init__(self, single: bool, service: Service) -> None:
         self._single = single
-        self._now_s = now_s
+        self._now_s = service.now_s
+        self._weight_version = service.settings.weight_version
+        self._new_only = service.settings.incremental_streaming_output
 
     def news(self, answer: Answer) -> Iterator[bytes]:
         """One event."""
-        answer.read_new_text()
-        content = native_object(answer, self._now_s())
+        content = native_object(answer, self._now_s(), self._weight_version, new_only=self._new_only)
         yield event(content if self._single else content | {"index": answer.index})
 
     def end(self) -> Iterator[bytes]:

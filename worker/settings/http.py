@@ -46,6 +46,13 @@ class HttpSettings(Settings):
     )
 
     @model_validator(mode="after")
+    def _check_root_path(self) -> HttpSettings:
+        path = self.fastapi_root_path
+        if path and (not path.startswith("/") or path.endswith("/")):
+            raise ValueError(f"--fastapi-root-path {path} must begin with a slash and not end with one, as in /v2.")
+        return self
+
+    @model_validator(mode="after")
     def _check_tls(self) -> HttpSettings:
         if (self.ssl_keyfile is None) != (self.ssl_certfile is None):
             raise ValueError("--ssl-keyfile and --ssl-certfile go together; give both or none.")

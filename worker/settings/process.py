@@ -33,7 +33,7 @@ class ProcessSettings(Settings):
     )
     gc_threshold: list[Annotated[int, Field(ge=0)]] | None = _option(
         None,
-        "new objects between garbage collections, one to three numbers; without it 50000",
+        "new objects between garbage collections, one to three numbers; without it 50000 in the scheduler",
         min_length=1,
         max_length=3,
     )

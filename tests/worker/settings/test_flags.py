@@ -29,6 +29,7 @@ COMPANIONS: dict[str, list[str]] = {
 }
 # Values that rules beyond their type ask for.
 VALUES: dict[str, Any] = {
+    "fastapi_root_path": "/prefix",
     "schedule_policy": "lof",
     "retraction_policy": "priority",
     "policy": "random",
