@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -244,11 +245,14 @@ def _kernel(backend: str, num_heads: int) -> PagedAttention:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:
+    """Time the kernels. Returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--part", action="append", choices=PARTS, help="repeatable; without it all")
     parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     timings = []
     for part in options.part or PARTS:
         for timing in PARTS[part]():
@@ -261,7 +265,8 @@ def main() -> None:
         torch.cuda.empty_cache()
     if options.json:
         print(json.dumps([asdict(timing) for timing in timings]))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

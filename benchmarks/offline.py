@@ -226,26 +226,26 @@ def versions(device: str) -> dict[str, str]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:
+    """Run the workloads. Returns the exit code; raises UserError for a fault of the user."""
+    parser = argparse.ArgumentParser(
+        prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--workload", action="append", choices=WORKLOADS, help="repeatable; without it all")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each, with different prompts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    options, flags = parser.parse_known_args()
-    try:
-        with loaded(flags) as bench:
-            bench.run("warm-up", WARM_UP, options.seed + 1_000_000)
-            outcomes = [
-                bench.run(name, WORKLOADS[name], options.seed + repeat)
-                for name in options.workload or WORKLOADS
-                for repeat in range(options.repeat)
-            ]
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    options, flags = parser.parse_known_args(argv)
+    with loaded(flags) as bench:
+        bench.run("warm-up", WARM_UP, options.seed + 1_000_000)
+        outcomes = [
+            bench.run(name, WORKLOADS[name], options.seed + repeat)
+            for name in options.workload or WORKLOADS
+            for repeat in range(options.repeat)
+        ]
     if options.json:
         print(json.dumps({"versions": versions(bench.device), "outcomes": [asdict(outcome) for outcome in outcomes]}))
-        return
+        return 0
     for outcome in outcomes:
         measured = f", measured on an H200 {MEASURED_S[outcome.workload]:.2f} s" if bench.device == "sim" else ""
         print(
@@ -253,7 +253,11 @@ def main() -> None:
             f"{outcome.total_tok_s:9.1f} total tok/s  first token {outcome.first_token_s:7.4f} s  "
             f"{outcome.steps} steps{measured}"
         )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        sys.exit(main())
+    except UserError as error:
+        sys.exit(f"error: {error}")

@@ -14,10 +14,11 @@ _HELP = """usage: canopy COMMAND [flags]
   gateway       the gateway alone, in front of running workers
   worker        one replica alone
   status        the fleet as a table
+  bench         throughput of one engine, times of its kernels
 
 canopy COMMAND --help lists the flags of a command."""
 
-_NOT_BUILT = frozenset({"batch", "bench", "tune", "plan", "scale", "doctor"})
+_NOT_BUILT = frozenset({"batch", "tune", "plan", "scale", "doctor"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:
-    commands = {"serve": _serve, "gateway": _gateway, "worker": _worker, "status": _status}
+    commands = {"serve": _serve, "gateway": _gateway, "worker": _worker, "status": _status, "bench": _bench}
     if name in commands:
         return commands[name]
     if name in _NOT_BUILT:
@@ -66,6 +67,12 @@ def _status(argv: Sequence[str]) -> int:
     from deploy.status import main as status_main
 
     return status_main(argv, os.environ)
+
+
+def _bench(argv: Sequence[str]) -> int:
+    from deploy.bench import main as bench_main
+
+    return bench_main(argv)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -9,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from common.errors import UserError
+from deploy import bench
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,9 +49,9 @@ def model_dir(tmp_path: Path) -> Path:
 def test_help_lists_what_exists_and_only_that(tmp_path: Path) -> None:
     done = canopy("--help", cache=tmp_path)
     assert done.returncode == 0
-    for command in ("serve", "gateway", "worker", "status"):
+    for command in ("serve", "gateway", "worker", "status", "bench"):
         assert f"\n  {command} " in done.stdout
-    assert "bench" not in done.stdout
+    assert "tune" not in done.stdout
 
 
 def test_help_imports_neither_torch_nor_ray() -> None:
@@ -58,9 +62,9 @@ def test_help_imports_neither_torch_nor_ray() -> None:
     assert subprocess.run([sys.executable, "-c", check], cwd=ROOT, stdout=subprocess.DEVNULL).returncode == 0
 
 
-@pytest.mark.parametrize("command", ["serve", "gateway", "worker", "status"])
+@pytest.mark.parametrize("command", ["serve", "gateway", "worker", "status", "bench", "bench offline"])
 def test_every_command_has_a_help_page(command: str, tmp_path: Path) -> None:
-    done = canopy(command, "--help", cache=tmp_path)
+    done = canopy(*command.split(), "--help", cache=tmp_path)
     assert done.returncode == 0
     assert f"usage: canopy {command}" in done.stdout
 
@@ -73,8 +77,45 @@ def test_serve_offers_the_flags_of_all_parts(tmp_path: Path) -> None:
 
 
 def test_commands_that_are_not_built_say_so(tmp_path: Path) -> None:
-    assert refusal("bench", cache=tmp_path) == "canopy: `canopy bench` is not built yet."
+    assert refusal("tune", cache=tmp_path) == "canopy: `canopy tune` is not built yet."
     assert refusal("serv", cache=tmp_path) == "canopy: There is no command 'serv'; see canopy --help."
+
+
+def test_the_offline_benchmark_measures_the_simulated_engine(tmp_path: Path) -> None:
+    flags = ("--workload", "single", "--device", "sim", "--log-level", "warning", "--json")
+    done = canopy("bench", "offline", *flags, cache=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (outcome,) = json.loads(done.stdout)["outcomes"]
+    assert (outcome["workload"], outcome["steps"]) == ("single", 256)
+    assert outcome["seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("speed",), "canopy: canopy bench has no program 'speed'; it has offline and kernels."),
+        (("offline", "--schedule-policy", "best"), "canopy: --schedule-policy must be "),
+        (("offline", "--workload", "single", "--model-path", "/no/model"), "canopy: "),
+    ],
+)
+def test_benchmarks_refuse_in_one_sentence(flags: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
+    assert refusal("bench", *flags, cache=tmp_path).startswith(sentence)
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidia0"), reason="needs a machine without a GPU")
+def test_the_kernel_benchmark_needs_a_gpu(tmp_path: Path) -> None:
+    assert refusal("bench", "kernels", cache=tmp_path).startswith("canopy: canopy bench kernels needs a GPU")
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for missing, sentence in (("benchmarks", "not installed with this copy"), ("triton", "needs the package triton")):
+
+        def fail(name: str, missing: str = missing) -> None:
+            raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+
+        monkeypatch.setattr(bench.importlib, "import_module", fail)
+        with pytest.raises(UserError, match=sentence):
+            bench.main(["offline"])
 
 
 def test_a_model_path_that_does_not_exist(tmp_path: Path) -> None:
