@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 
 from common.clock import MonotonicClock
 from worker.config import WorkerSettings
@@ -56,18 +55,18 @@ def make_checkpoint(directory: Path, config: dict[str, Any], seed: int) -> None:
     torch.manual_seed(seed)
     with torch.device("cuda"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory), dtype=torch.float32)
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name.endswith("norm.weight"):
                 weight.uniform_(0.5, 1.5)
-            elif weight.dim() == 2 and "embed" not in name and "lm_head" not in name:
-                weight.normal_(0.0, 1.0 / weight.shape[1] ** 0.5)
+            elif weight.dim() >= 2 and weight is not embedding and weight is not head:
+                weight.normal_(0.0, 1.0 / weight.shape[-1] ** 0.5)
             else:
                 weight.normal_(0.0, 0.5)
-        successors = torch.randperm(config["vocab_size"], device="cuda")
-        model.lm_head.weight[successors] += 2.0 * model.model.embed_tokens.weight
-    tensors = {name: weight.detach().to(torch.bfloat16).contiguous().cpu() for name, weight in model.named_parameters()}
-    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+        head[torch.randperm(len(head), device="cuda")] += 2.0 * embedding
+    model.to(torch.bfloat16).save_pretrained(directory)
+    (directory / "config.json").write_text(json.dumps(config))
 
 
 class RecordingRunner:
@@ -77,12 +76,14 @@ class RecordingRunner:
         self._inner = inner
         self._requests: dict[int, int] = {}
         self.logits: dict[tuple[int, int], torch.Tensor] = {}
+        self.cuda_graphs = False
         self.info: RunnerInfo = inner.info
 
     def launch(self, batch: ForwardBatch) -> PendingStep:
         for admission in batch.admissions:
             self._requests[admission.row] = admission.seed
         step = self._inner.launch(batch)
+        self.cuda_graphs |= step.cuda_graph
         logits = self._inner.latest_logits(len(step.sequences)).clone()
         for i, sequence in enumerate(step.sequences.tolist()):
             at = self._requests[int(batch.rows[sequence])], int(batch.seq_lens[sequence]) - 1
@@ -96,11 +97,13 @@ class RecordingRunner:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Tokens of each request, the logits they came from, prompt tokens served from the prefix cache."""
+    """Tokens of each request, the logits they came from, prompt tokens served from the prefix cache, whether any pass
+    was a CUDA graph."""
 
     tokens: list[list[int]]
     logits: dict[tuple[int, int], torch.Tensor]
     cached_tokens: int
+    cuda_graphs: bool
 
 
 def run(directory: Path, prompts: list[list[int]], num_tokens: int, **settings: Any) -> Run:
@@ -135,7 +138,7 @@ def run(directory: Path, prompts: list[list[int]], num_tokens: int, **settings: 
         pass
     scheduler.on_idle()
     runner.close()
-    return Run(tokens, runner.logits, sum(finished))
+    return Run(tokens, runner.logits, sum(finished), runner.cuda_graphs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,22 +151,43 @@ class Agreement:
 
 
 def compare(directory: Path, prompts: list[list[int]], result: Run) -> Agreement:
-    """Teacher-forced on the runner's own answers, so one near tie does not spoil what follows."""
+    """The runner's logits. Teacher-forced on its own answers, so one near tie does not spoil what follows."""
+    actual = [
+        torch.stack([result.logits[i, len(prompt) - 1 + k] for k in range(len(result.tokens[i]))])
+        for i, prompt in enumerate(prompts)
+    ]
+    chosen = torch.tensor([token for tokens in result.tokens for token in tokens], device="cuda")
+    return _agreement(_teacher_forced(directory, prompts, result, torch.float32), actual, chosen)
+
+
+def compare_transformers(directory: Path, prompts: list[list[int]], result: Run) -> Agreement:
+    """Transformers' own logits in bf16 at the same positions: the rounding that its code brings along by itself."""
+    expected, actual = (_teacher_forced(directory, prompts, result, dtype) for dtype in (torch.float32, torch.bfloat16))
+    return _agreement(expected, actual, torch.cat(actual).argmax(-1))
+
+
+def _teacher_forced(directory: Path, prompts: list[list[int]], result: Run, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Transformers' logits of each answer's positions."""
     from transformers import AutoModelForCausalLM
 
     torch.backends.cuda.matmul.allow_tf32 = False
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).to("cuda").eval()
-    difference = norm = 0.0
-    same, positions = 0, 0
-    for i, (prompt, tokens) in enumerate(zip(prompts, result.tokens, strict=True)):
-        with torch.inference_mode():
-            expected = model(torch.tensor([[*prompt, *tokens[:-1]]], device="cuda")).logits[0, len(prompt) - 1 :]
-        actual = torch.stack([result.logits[i, len(prompt) - 1 + k] for k in range(len(tokens))])
-        difference += float((actual - expected).double().square().sum())
-        norm += float(expected.double().square().sum())
-        same += int((expected.argmax(-1).cpu() == torch.tensor(tokens)).sum())
-        positions += len(tokens)
-    return Agreement(positions, (difference / norm) ** 0.5, same / positions)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).to("cuda").eval()
+    if hasattr(model.config, "num_experts_per_tok"):
+        model.set_experts_implementation("eager")
+    with torch.inference_mode():
+        return [
+            model(torch.tensor([[*prompt, *tokens[:-1]]], device="cuda")).logits[0, len(prompt) - 1 :].float()
+            for prompt, tokens in zip(prompts, result.tokens, strict=True)
+        ]
+
+
+def _agreement(expected: list[torch.Tensor], actual: list[torch.Tensor], chosen: torch.Tensor) -> Agreement:
+    squares = [
+        ((a - e).double().square().sum(), e.double().square().sum()) for e, a in zip(expected, actual, strict=True)
+    ]
+    difference, norm = (float(sum(column)) for column in zip(*squares, strict=True))
+    same = (torch.cat(expected).argmax(-1) == chosen).double().mean()
+    return Agreement(len(chosen), (difference / norm) ** 0.5, float(same))
 
 
 def random_prompts(config: dict[str, Any], seed: int) -> list[list[int]]:

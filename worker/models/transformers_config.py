@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
 from worker.models.config import ModelConfig, checkpoint_dtype, eos_token_ids, shorten_context
+from worker.models.transformers_rope import rope_limit
 
 log = logging.getLogger(__name__)
 
@@ -90,28 +91,12 @@ def _context_len(text: Any, architecture: str, window: int | None, context_lengt
         raise UserError(
             f"The config.json of {architecture} does not say how long its context is; use --context-length."
         )
-    limits = {"its attention has a sliding window": window, "its rotary embedding changes beyond": _rope_limit(text)}
+    limits = {
+        "its attention has a sliding window": window,
+        "its rotary embedding changes beyond that": rope_limit(text),
+    }
     for reason, limit in limits.items():
         if limit is not None and limit < made_for:
             log.warning("%s is served up to %d of its %d tokens: %s.", architecture, limit, made_for, reason)
             made_for = limit
     return shorten_context(made_for, context_length)
-
-
-def _rope_limit(text: Any) -> int | None:
-    """The length up to which `longrope` embeddings use one set of frequencies for every sequence."""
-    limits = [
-        int(rope["original_max_position_embeddings"])
-        for rope in _ropes(getattr(text, "rope_parameters", None))
-        if rope.get("rope_type") == "longrope"
-    ]
-    return min(limits, default=None)
-
-
-def _ropes(parameters: Any) -> Iterator[Mapping[str, Any]]:
-    """The rope parameters of a config: one set, or one for each kind of layer."""
-    if not isinstance(parameters, Mapping):
-        return
-    yield parameters
-    for nested in parameters.values():
-        yield from _ropes(nested)

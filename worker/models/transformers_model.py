@@ -15,8 +15,8 @@ from worker.attention.base import LayerAttention
 from worker.layers.ops import Linear, Ops
 from worker.models.transformers_attention import IMPLEMENTATION, CurrentPass, PagedLayer, attach
 from worker.models.transformers_config import TransformersConfig
+from worker.models.transformers_rope import freeze_frequencies
 
-_FREQUENCIES_BY_LENGTH = ("dynamic", "longrope")
 _CHECK_POSITIONS = (5, 0, 3, 9)
 _CHECK_ORDER = (2, 0, 3, 1)
 _SAME = 1e-2  # relative; a token that another one reaches changes by far more
@@ -34,7 +34,7 @@ class TransformersModel:
         self._current = CurrentPass()
         for layer, name in enumerate(config.attention_modules):
             attach(model.get_submodule(name), PagedLayer(layer, config.head_dim, self._current))
-        _freeze_frequencies(model)
+        freeze_frequencies(model)
         linear = model.get_output_embeddings()
         self._projection = _Projection(linear, ops)
         model.set_submodule(next(name for name, m in model.named_modules() if m is linear), self._projection)
@@ -167,14 +167,3 @@ def _load(config: TransformersConfig, path: Path, options: dict[str, Any]) -> An
             "not fit its config."
         )
     return model
-
-
-def _freeze_frequencies(model: Any) -> None:
-    """Rotary frequencies that depend on a sequence's length stay those the model starts with, which serve the whole
-    context that TransformersConfig grants: to look for longer ones would wait for the GPU, and mix up requests."""
-    for module in model.modules():
-        kinds = getattr(module, "rope_type", None)
-        if isinstance(kinds, str) and kinds in _FREQUENCIES_BY_LENGTH:
-            module.rope_type = "default"
-        elif isinstance(kinds, dict):
-            module.rope_type = {k: "default" if v in _FREQUENCIES_BY_LENGTH else v for k, v in kinds.items()}

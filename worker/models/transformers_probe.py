@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from common.errors import UserError
 from worker.models.transformers_attention import IMPLEMENTATION, attach
+from worker.models.transformers_rope import freeze_frequencies
 
 _NUM_TOKENS = 4
 # Attention inputs that change nothing, or that the engine takes care of.
@@ -80,6 +81,7 @@ def _trace(hf_config: Any, trust_remote_code: bool) -> tuple[Any, list[_Call], l
         ).eval()
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("batched_mm")  # the only one without data-dependent shapes
+    freeze_frequencies(model)
     calls: list[_Call] = []
     called: list[str] = []
     for name, module in model.named_modules():
