@@ -213,6 +213,7 @@ def http_config(service: Service) -> uvicorn.Config:
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_FLUSH_S,
         backlog=LISTEN_BACKLOG,
+        root_path=settings.fastapi_root_path,
         **tls_options(settings),
     )
 

@@ -50,7 +50,7 @@ def create_app(service: Service) -> ASGIApp:
     """The ASGI application of one replica."""
     settings = service.settings
     keys = Keys(settings.api_key, settings.admin_api_key)
-    app = FastAPI(title="Canopy replica", openapi_url=None, root_path=settings.fastapi_root_path)
+    app = FastAPI(title="Canopy replica", openapi_url=None)
     install_error_answers(app)
     for methods, path, handler in (*_ROUTES, _METRICS) if settings.enable_metrics else _ROUTES:
         app.add_api_route(path, _bound(service, handler, path, keys), methods=methods.split(), name=path)
