@@ -68,7 +68,7 @@ async def serving(
     if opened:
         service.open(ready_message(), ModelFiles(tokenizer, defaults or SamplingDefaults()))
     listener = bind_port("127.0.0.1", 0)
-    url = url_of(listener)
+    url = url_of(listener, tls=chosen.ssl_certfile is not None)
     server = HttpServer(http_config(service))
     tasks = [asyncio.create_task(server.serve([listener])), asyncio.create_task(scheduler.run())]
     try:

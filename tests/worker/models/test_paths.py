@@ -40,7 +40,12 @@ def test_another_kind_of_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("error", "message"),
-    [("unreachable", "the hub cannot be reached"), ("absent", "nor a model of the hub"), ("gated", "HF_TOKEN")],
+    [
+        ("unreachable", "the hub cannot be reached"),
+        ("absent", "nor a model of the hub"),
+        ("gated", "HF_TOKEN"),
+        ("revision", "no branch"),
+    ],
 )
 def test_hub_faults(error: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import httpx
@@ -51,6 +56,7 @@ def test_hub_faults(error: str, message: str, tmp_path: Path, monkeypatch: pytes
         "unreachable": errors.LocalEntryNotFoundError("offline"),
         "absent": errors.RepositoryNotFoundError("404", response=response),
         "gated": errors.GatedRepoError("403", response=response),
+        "revision": errors.RevisionNotFoundError("404", response=response),
     }
 
     def download(*_: object, **__: object) -> str:
@@ -64,6 +70,21 @@ def test_hub_faults(error: str, message: str, tmp_path: Path, monkeypatch: pytes
 def test_a_hub_model_is_its_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda hub_id, **_: str(tmp_path / hub_id))
     assert resolve_model_path("someone/model-7b", tmp_path) == tmp_path / "someone/model-7b"
+
+
+def test_revision_and_download_directory_go_to_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, object]] = []
+
+    def download(hub_id: str, **options: object) -> str:
+        asked.append(options)
+        return str(tmp_path / hub_id)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    resolve_model_path("someone/model-7b", tmp_path, "v2", str(tmp_path / "models"))
+    (options,) = asked
+    assert (options["revision"], options["cache_dir"]) == ("v2", str(tmp_path / "models"))
+    with pytest.raises(UserError, match=r"--revision v2 is for models of the hub, but .* is on disk"):
+        resolve_model_path(str(tmp_path), tmp_path, "v2")
 
 
 def test_cache_root() -> None:

@@ -64,6 +64,19 @@ async def test_streams_are_cumulative(tokenizer: Tokenizer) -> None:
     assert {event["index"] for event in batch} == {0, 1}  # type: ignore[index]
 
 
+async def test_incremental_streams_carry_new_text_only(tokenizer: Tokenizer) -> None:
+    async with serving(tokenizer, HARD, incremental_streaming_output=True, weight_version="v7") as app:
+        params = {"stop": ["STOP"], "max_new_tokens": 100}
+        whole = (await app.post("/generate", text="hi", sampling_params=params)).json()
+        *events, done = await app.events("/generate", text="hi", sampling_params=params)
+    news: list[Any] = events
+    assert done == "[DONE]" and len(news) > 3
+    assert "".join(event["text"] for event in news) == whole["text"]
+    assert [token for event in news for token in event["output_ids"]] == whole["output_ids"]
+    assert news[-1]["meta_info"]["completion_tokens"] == len(whole["output_ids"])
+    assert {event["meta_info"]["weight_version"] for event in [whole, *news]} == {"v7"}
+
+
 async def test_default_and_null_lengths(tokenizer: Tokenizer) -> None:
     async with serving(tokenizer) as app:
         for params in (None, {}, {"max_new_tokens": None}, {"max_new_tokens": 5}):

@@ -79,6 +79,14 @@ async def test_usage_is_streamed_only_on_request(tokenizer: Tokenizer) -> None:
             assert not any("usage" in event for event in events)
 
 
+async def test_usage_may_be_streamed_by_default(tokenizer: Tokenizer) -> None:
+    async with serving(tokenizer, stream_response_default_include_usage=True) as app:
+        for options, wanted in ((None, True), ({}, True), ({"include_usage": False}, False)):
+            for path, prompt in ((CHAT, {"messages": HI}), (TEXT, {"prompt": "hi"})):
+                events = await app.events(path, **prompt, stream_options=options)
+                assert any("usage" in event for event in events) == wanted
+
+
 @pytest.mark.parametrize("stop", [None, "STOP", ["PPED", "OPP"], ["👍🏽"], ["no such", "PPES"]])
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 async def test_streamed_deltas_add_up_to_the_whole_answer(
