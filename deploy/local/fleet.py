@@ -83,7 +83,7 @@ class LocalFleet:
 
     def _replica_spec(self, node: RayNode, model_path: str, threads: int) -> ReplicaSpec:
         plan = self._plan
-        on_gpu = node.gpus > 0 and plan.worker_values.get("device", "auto") != "cpu"
+        on_gpu = node.gpus > 0 and plan.worker_values.get("device", "auto") not in ("cpu", "sim")
         if on_gpu and plan.replicas > node.gpus:
             raise UserError(
                 f"--replicas {plan.replicas} needs as many GPUs and this machine has {node.gpus}; "
