@@ -22,7 +22,8 @@ from gateway.metrics import Metrics
 from gateway.proxy.access_log import AccessLog
 from gateway.proxy.fetch import Fetcher, WorkerProbe
 from gateway.proxy.forwarder import ConnectionPools, Forwarder, Timeouts
-from gateway.proxy.retry import RetryBudget
+from gateway.resilience.breaker import BreakerRules
+from gateway.resilience.retry import RetryBudget, RetryRules
 from gateway.routing.factory import make_policy
 from gateway.routing.router import Router
 
@@ -70,8 +71,9 @@ def build(
 ) -> Gateway:
     """Wire one gateway. Call inside a running event loop."""
     clock = clock or MonotonicClock()
-    registry = Registry()
+    rng = rng or random.Random()
     metrics = Metrics(metrics_registry or CollectorRegistry())
+    registry = Registry(breaker_rules_of(settings), metrics.breaker_moved)
     pools = ConnectionPools(clock, keep_alive_s=settings.upstream_keep_alive_s, max_idle=settings.upstream_max_idle)
     fetcher = Fetcher(pools)
     health = HealthMonitor(
@@ -81,15 +83,19 @@ def build(
         interval_s=settings.health_interval_s,
         timeout_s=settings.health_timeout_s,
         max_failures=settings.health_max_failures,
+        min_successes=settings.health_success_threshold,
+        path=settings.health_endpoint,
         on_probe_failure=metrics.probe_failed,
     )
     forwarder = Forwarder(
-        router=Router(registry, make_policy(settings, clock, rng or random.Random())),
+        router=Router(registry, make_policy(settings, clock, rng)),
         registry=registry,
         pools=pools,
         timeouts=timeouts_of(settings),
         retry_budget=RetryBudget(ratio=settings.retry_budget_ratio, min_per_s=settings.retry_budget_per_s),
-        max_retries=settings.max_retries,
+        retry_rules=retry_rules_of(settings),
+        drain_grace_s=settings.drain_grace_s,
+        rng=rng,
         metrics=metrics,
         clock=clock,
         access_log=AccessLog(enabled=settings.access_log),
@@ -117,4 +123,26 @@ def timeouts_of(settings: GatewaySettings) -> Timeouts:
         first_byte_s=settings.first_byte_timeout_s,
         idle_s=settings.idle_timeout_s,
         total_s=settings.total_timeout_s,
+    )
+
+
+def breaker_rules_of(settings: GatewaySettings) -> BreakerRules:
+    """When workers' breakers open and close."""
+    return BreakerRules(
+        failure_threshold=settings.cb_failure_threshold,
+        success_threshold=settings.cb_success_threshold,
+        open_s=settings.cb_timeout_duration_s,
+        window_s=settings.cb_window_duration_s,
+        enabled=not settings.disable_circuit_breaker,
+    )
+
+
+def retry_rules_of(settings: GatewaySettings) -> RetryRules:
+    """What one request may try."""
+    return RetryRules(
+        max_retries=0 if settings.disable_retries else settings.max_retries,
+        initial_backoff_s=settings.retry_initial_backoff_ms / 1000,
+        max_backoff_s=settings.retry_max_backoff_ms / 1000,
+        multiplier=settings.retry_backoff_multiplier,
+        jitter=settings.retry_jitter_factor,
     )

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from gateway.fleet.registry import Snapshot
 from gateway.fleet.worker import WorkerStatus
+from gateway.resilience.breaker import BreakerState
 
 _BUCKETS_S = (
     0.001,
@@ -78,6 +79,7 @@ class Metrics(Collector):
         self.retries: Counter[str] = Counter()  # by cause
         self.upstream_errors: Counter[str] = Counter()  # by kind
         self.choices: Counter[str] = Counter()  # by reason
+        self.breaker_moves: Counter[str] = Counter()  # by new state
         self._durations: dict[str, Histogram] = {}  # by endpoint
         self._ttfts: dict[str, Histogram] = {}
         self._worker_states: dict[WorkerStatus, int] = {}
@@ -107,6 +109,10 @@ class Metrics(Collector):
     def probe_failed(self) -> None:
         """A health probe failed."""
         self.probe_failures += 1
+
+    def breaker_moved(self, state: BreakerState) -> None:
+        """A worker's circuit breaker changed its state."""
+        self.breaker_moves[state.value] += 1
 
     def workers(self, snapshot: Snapshot) -> None:
         """The set of workers changed."""
@@ -140,6 +146,7 @@ class Metrics(Collector):
             ("retries", "Attempts after the first", "cause", self.retries),
             ("upstream_errors", "Failed attempts, by what failed", "kind", self.upstream_errors),
             ("choices", "Workers chosen, by reason", "reason", self.choices),
+            ("breaker_transitions", "Circuit breakers, by the state they came into", "state", self.breaker_moves),
         ):
             family = CounterMetricFamily(_PREFIX + name, text, labels=[label])
             for value, count in counts.items():

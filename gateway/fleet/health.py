@@ -58,11 +58,12 @@ class Unreachable(Exception):
 class _Record:
     """What the loop remembers about one worker between probes."""
 
-    __slots__ = ("failures", "load_path", "next_s", "probes", "task", "want_identity")
+    __slots__ = ("failures", "load_path", "next_s", "probes", "successes", "task", "want_identity")
 
     def __init__(self) -> None:
         self.next_s = float("-inf")
         self.failures = 0
+        self.successes = 0  # in a row
         self.probes = 0
         self.want_identity = True
         self.load_path: str | None = _LOAD_PATHS[0]
@@ -81,6 +82,8 @@ class HealthMonitor:
         interval_s: float,
         timeout_s: float,
         max_failures: int,
+        min_successes: int = 1,
+        path: str = "/health",
         on_probe_failure: Callable[[], None],
     ) -> None:
         self._registry = registry
@@ -89,6 +92,8 @@ class HealthMonitor:
         self._interval_s = interval_s
         self._timeout_s = timeout_s
         self._max_failures = max_failures
+        self._min_successes = min_successes
+        self._path = path
         self._on_probe_failure = on_probe_failure
         self._records: dict[str, _Record] = {}
         self._wake = asyncio.Event()
@@ -152,17 +157,20 @@ class HealthMonitor:
     async def check(self, url: str, record: _Record) -> None:
         """One probe: health, then identity if it is due, then load."""
         try:
-            answer = await self._probe.get(url, "/health", self._timeout_s)
+            answer = await self._probe.get(url, self._path, self._timeout_s)
             if answer.status != 200:
-                self._failed(url, record, f"/health answered {answer.status}", certain=answer.status == 503)
+                self._failed(url, record, f"{self._path} answered {answer.status}", certain=answer.status == 503)
                 return
             await self._identify(url, record)
             record.failures = 0
-            self._registry.ready(url)
+            record.successes += 1
+            if record.successes >= self._min_successes:
+                self._registry.ready(url)
             await self._load(url, record)
         except Unreachable as error:
             if error.refused:
                 self._on_probe_failure()
+                record.successes = 0
                 self._registry.lost(url, str(error))
                 record.want_identity = True
             else:
@@ -171,6 +179,7 @@ class HealthMonitor:
     def _failed(self, url: str, record: _Record, message: str, *, certain: bool) -> None:
         self._on_probe_failure()
         record.failures += 1
+        record.successes = 0
         worker = self._registry.snapshot.get(url)
         if worker is None or (not certain and self._tolerated(worker, record)):
             return

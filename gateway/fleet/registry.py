@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from gateway.fleet.worker import NO_LIFE, Identity, LoadReport, WorkerLoad, WorkerStatus, WorkerView
+from gateway.resilience.breaker import BreakerRules, BreakerState
+from gateway.resilience.guard import ReplicaGuard, Standing
+from gateway.resilience.outcomes import Outcome
+
+_LOG = logging.getLogger("gateway.registry")
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All workers at one moment. `ready`: model name -> routable workers, in order of registration."""
+    """All workers at one moment.
+
+    `ready`: model name -> routable workers, in order of registration: the READY ones of the best standing there is. So
+    breakers and rests move requests elsewhere, and where there is no elsewhere they change nothing.
+    `resting`: the READY ones beside those that only have to rest.
+    """
 
     version: int
     workers: tuple[WorkerView, ...]
     ready: Mapping[str, tuple[WorkerView, ...]]
+    resting: Mapping[str, tuple[WorkerView, ...]]
 
     def get(self, url: str) -> WorkerView | None:
         """The worker registered under `url`."""
@@ -44,14 +56,22 @@ def check_url(url: str) -> str:
 
 
 class Registry:
-    """Workers by URL. Every change makes a new snapshot and tells the subscribers."""
+    """Workers by URL. Every change makes a new snapshot and tells the subscribers.
 
-    def __init__(self) -> None:
+    `on_breaker` hears each change of a breaker's state.
+    """
+
+    def __init__(
+        self, breaker_rules: BreakerRules | None = None, on_breaker: Callable[[BreakerState], None] | None = None
+    ) -> None:
+        self._breaker_rules = breaker_rules or BreakerRules()
+        self._on_breaker = on_breaker
+        self._draining_since_s: dict[str, float] = {}
         self._workers: dict[str, WorkerView] = {}
         self._subscribers: list[Callable[[Snapshot], None]] = []
         self._lives = 0
         self._version = 0
-        self.snapshot = Snapshot(0, (), MappingProxyType({}))
+        self.snapshot = Snapshot(0, (), MappingProxyType({}), MappingProxyType({}))
 
     def subscribe(self, subscriber: Callable[[Snapshot], None]) -> None:
         """Call `subscriber` after each change, at once and in order."""
@@ -69,6 +89,7 @@ class Registry:
             identity=identity or Identity(),
             source=source,
             load=WorkerLoad(),
+            guard=self._new_guard(),
         )
         self._put(worker)
         return worker
@@ -79,14 +100,15 @@ class Registry:
         if worker is None or worker.identity == identity:
             return
         restarted = bool(worker.identity.incarnation) and worker.identity.incarnation != identity.incarnation
-        life = self._next_life() if restarted else worker.life
-        self._put(replace(worker, identity=identity, life=life))
+        if restarted:
+            worker = replace(worker, life=self._next_life(), guard=self._new_guard())
+        self._put(replace(worker, identity=identity))
 
     def ready(self, url: str) -> None:
         """The worker answered its probe."""
         worker = self._workers.get(url)
         if worker is not None and worker.life == NO_LIFE:
-            self._workers[url] = replace(worker, life=self._next_life())
+            self._workers[url] = replace(worker, life=self._next_life(), guard=self._new_guard())
         self._move(url, WorkerStatus.READY)
 
     def degrade(self, url: str, message: str) -> None:
@@ -119,11 +141,42 @@ class Registry:
         self._publish()
         return worker.moved(WorkerStatus.GONE)
 
-    def reap(self) -> None:
-        """Forget drained workers that have nothing left to do."""
-        for worker in self.snapshot.workers:
-            if worker.status is WorkerStatus.DRAINING and not worker.load.inflight:
+    def reap(self, now_s: float, grace_s: float) -> None:
+        """Forget draining workers that have nothing left to do, or have drained for longer than `grace_s`."""
+        draining = [worker for worker in self.snapshot.workers if worker.status is WorkerStatus.DRAINING]
+        since_s = {worker.url: self._draining_since_s.get(worker.url, now_s) for worker in draining}
+        self._draining_since_s = since_s
+        for worker in draining:
+            if not worker.load.inflight or now_s - since_s[worker.url] >= grace_s:
                 self.remove(worker.url)
+
+    def begin_trial(self, worker: WorkerView) -> int:
+        """A request was sent to a worker whose breaker is half-open. Returns the trial's number."""
+        before = worker.guard.standing
+        trial = worker.guard.begin_trial()
+        if worker.guard.standing is not before:
+            self._publish()
+        return trial
+
+    def judge(
+        self,
+        worker: WorkerView,
+        outcome: Outcome,
+        now_s: float,
+        *,
+        trial: int = 0,
+        rest_s: float = 0.0,
+        cause: str = "",
+    ) -> None:
+        """An attempt at a worker is over. Plain successes need not be told: see Breaker.successes."""
+        self._watch(worker, lambda guard: guard.judge(outcome, trial, now_s, rest_s), cause)
+
+    def tick(self, now_s: float) -> None:
+        """Time has passed: end rests, let trials through."""
+        for worker in self.snapshot.workers:
+            guard = worker.guard
+            if guard.standing is not Standing.GOOD:
+                self._watch(worker, lambda guard: guard.tick(now_s), "")
 
     def report(self, url: str, report: LoadReport) -> None:
         """Keep a worker's own load numbers. They are live state, not part of the snapshot."""
@@ -141,16 +194,46 @@ class Registry:
         self._workers[worker.url] = worker
         self._publish()
 
+    def _watch(self, worker: WorkerView, change: Callable[[ReplicaGuard], None], cause: str) -> None:
+        """Change a guard, and tell the world what that changed."""
+        guard = worker.guard
+        standing, state = guard.standing, guard.breaker.state
+        change(guard)
+        if guard.breaker.state is not state:
+            self._say(worker, guard.breaker.state, cause)
+        if guard.standing is not standing:
+            self._publish()
+
+    def _say(self, worker: WorkerView, state: BreakerState, cause: str) -> None:
+        if state is BreakerState.OPEN:
+            _LOG.warning(
+                "worker %s fails its requests (%s); others get them for %g s",
+                worker.name,
+                cause,
+                self._breaker_rules.open_s,
+            )
+        elif state is BreakerState.CLOSED:
+            _LOG.info("worker %s serves again", worker.name)
+        if self._on_breaker is not None:
+            self._on_breaker(state)
+
+    def _new_guard(self) -> ReplicaGuard:
+        return ReplicaGuard(self._breaker_rules)
+
     def _publish(self) -> None:
         self._version += 1
-        ready: dict[str, list[WorkerView]] = {}
+        by_standing: dict[str, dict[Standing, list[WorkerView]]] = {}
         for worker in self._workers.values():
             if worker.status is WorkerStatus.READY:
-                ready.setdefault(worker.model, []).append(worker)
+                by_standing.setdefault(worker.model, {}).setdefault(worker.guard.standing, []).append(worker)
+        ready = {model: tuple(standings[min(standings)]) for model, standings in by_standing.items()}
+        resting = {
+            model: tuple(standings[Standing.RESTING])
+            for model, standings in by_standing.items()
+            if Standing.RESTING in standings and Standing.GOOD in standings
+        }
         self.snapshot = Snapshot(
-            self._version,
-            tuple(self._workers.values()),
-            MappingProxyType({model: tuple(workers) for model, workers in ready.items()}),
+            self._version, tuple(self._workers.values()), MappingProxyType(ready), MappingProxyType(resting)
         )
         for subscriber in self._subscribers:
             subscriber(self.snapshot)

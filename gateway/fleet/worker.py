@@ -6,6 +6,9 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from gateway.resilience.breaker import BreakerRules
+from gateway.resilience.guard import ReplicaGuard
+
 NO_LIFE = 0  # the `life` of a worker whose process is known to be dead
 
 
@@ -111,15 +114,19 @@ class WorkerLoad:
 
 
 class Ticket:
-    """One request's entry in a ledger. `prefilled` and `end` may be called in any order, any number of times."""
+    """One request's entry in a ledger. `prefilled` and `end` may be called in any order, any number of times.
 
-    __slots__ = ("_load", "_tokens", "ended", "release_s")
+    `trial`: its number if the request tries a worker whose breaker is half-open, else 0.
+    """
+
+    __slots__ = ("_load", "_tokens", "ended", "release_s", "trial")
 
     def __init__(self, load: WorkerLoad, tokens: int, release_s: float | None) -> None:
         self._load = load
         self._tokens = tokens
         self.release_s = release_s
         self.ended = False
+        self.trial = 0
 
     def prefilled(self) -> None:
         """The first token is out: nothing of the prompt is waiting any more."""
@@ -137,7 +144,10 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """One worker in one snapshot. `life` changes whenever its cache must be taken for lost; `load` is live."""
+    """One worker in one snapshot. `life` changes whenever its cache must be taken for lost.
+
+    `load` and `guard` are live: the ledger as long as the registration, the guard as long as the process.
+    """
 
     url: str
     name: str
@@ -147,6 +157,7 @@ class WorkerView:
     source: str  # who registered it: "static", "ray", "api"
     message: str = ""
     load: WorkerLoad = field(compare=False, repr=False)
+    guard: ReplicaGuard = field(compare=False, repr=False, default_factory=lambda: ReplicaGuard(BreakerRules()))
 
     @property
     def model(self) -> str:

@@ -6,6 +6,7 @@ upstream connection feeds it as a Sink. Whatever happens, `_finish` runs once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,31 +14,32 @@ import orjson
 
 from common.errors import error_body
 from gateway.fleet.worker import Ticket
+from gateway.proxy.chunked import payload_of
 from gateway.proxy.downstream import Downstream, respond
-from gateway.proxy.http1 import Framing, Headers, ResponseHead, request_head
+from gateway.proxy.http1 import REQUEST_ID_HEADER, Headers, RequestHead, ResponseHead, request_head
 from gateway.proxy.sse import EventGate, error_event
 from gateway.proxy.upstream import ConnectError, ConnectionPool, Failure, FailureKind, UpstreamConnection
-from gateway.proxy.usage import find_usage
+from gateway.proxy.usage import CACHED_KEY, find_usage
+from gateway.resilience.breaker import BreakerState
+from gateway.resilience.outcomes import RETRIED_STATUSES, Outcome, outcome_of, rest_of
 from gateway.routing.policy import Choice, RouteRequest
 from gateway.routing.router import RETRY_AFTER_S, RouteFault
 
 if TYPE_CHECKING:
     from gateway.proxy.forwarder import Forwarder
 
-_BACK_PRESSURE = frozenset({429, 503})
-_LAST_EVENT = b"data: [DONE]\n\n"
+_LAST_EVENTS = (b"data: [DONE]\n\n", b"data: [DONE]\n\n\r\n")
 _CLIENT_CLOSED_STATUS = 499  # never sent; labels the metric
-_NOT_SENT = frozenset({FailureKind.REFUSED, FailureKind.UNREACHABLE, FailureKind.CONNECT_TIMEOUT})
-ROUTE_HEADER, REQUEST_ID_HEADER = b"x-canopy-route", b"x-request-id"
+_NOT_SENT = frozenset({FailureKind.REFUSED, FailureKind.UNREACHABLE})
+_FRAMED_EVENT_ENDS = (b"\n\n\r\n", b"\r\n\r\n\r\n")
+ROUTE_HEADER = b"x-canopy-route"
 
 
 class Inbound(msgspec.Struct, frozen=True):
-    """A whole request as it came. Header names are in lower case; `target` is path and query."""
+    """A whole request as it came."""
 
     endpoint: str
-    method: str
-    target: bytes
-    headers: list[tuple[bytes, bytes]]
+    head: RequestHead
     body: bytes
     request_id: bytes
     route: RouteRequest
@@ -53,9 +55,12 @@ class Exchange:
         "_forwarder",
         "_gate",
         "_has_data",
-        "_last_payload",
+        "_last_data",
+        "_moved",
         "_paused",
         "_progress_s",
+        "_relay",
+        "_rest_s",
         "_scan_usage",
         "_status",
         "_ticket",
@@ -76,12 +81,15 @@ class Exchange:
         self._tried: list[str] = []
         self._gate: EventGate | None = None
         self._has_data = False
-        self._last_payload = b""
+        self._last_data = b""  # of the body, with or without chunked coding
+        self._relay: Callable[[bytes], None] | None = None  # takes whole chunks; None: not now
+        self._moved = False  # body bytes came since `_progress_s`
         self._paused = False
         self._status = 0  # of the head that was sent, 0 before
         self._scan_usage = True
         self.start_s = self._attempt_start_s = forwarder.clock.now_s()
-        self._progress_s = 0.0  # when body bytes last came, 0 before
+        self._progress_s = 0.0  # when body bytes last came, as far as the last sweep saw
+        self._rest_s = 0.0  # for which the worker wants to be spared
         self.done = False
 
     # --- downstream's side ------------------------------------------------------------------------------------------
@@ -95,11 +103,11 @@ class Exchange:
         """The client left."""
         if self.done:
             return
-        if self._last_payload.endswith(_LAST_EVENT):  # it has all it wants, and does not wait for the end of the body
-            self._finish(self._status)
+        if self._last_data.endswith(_LAST_EVENTS):  # it has all it wants, and does not wait for the end of the body
+            self._finish(self._status, Outcome.SERVED)
             return
         self._forwarder.metrics.client_disconnects += 1
-        self._finish(_CLIENT_CLOSED_STATUS)
+        self._finish(_CLIENT_CLOSED_STATUS, Outcome.CLIENT_FAULT)
 
     def pause(self) -> None:
         """The client reads slower than the worker writes."""
@@ -119,6 +127,8 @@ class Exchange:
         limits = self._forwarder.timeouts
         if self._connection is None:
             return  # connecting has its own time-out
+        if self._moved:
+            self._note_progress(now_s)
         if now_s - self.start_s > limits.total_s:
             self._connection.fail(Failure(FailureKind.TIMEOUT, f"no end of the answer within {limits.total_s:g} s"))
         elif not self._status and now_s - self._attempt_start_s > limits.first_byte_s:
@@ -134,13 +144,15 @@ class Exchange:
         if self._connection is not None:
             self._connection.close()
         if self._status:
-            self._break_off(failure)
+            self._break_off(failure, Outcome.CLIENT_FAULT)
         else:
             self._refuse(503, failure.message, "shutting_down")
 
     # --- attempts ---------------------------------------------------------------------------------------------------
 
     def _attempt(self) -> None:
+        if self.done:
+            return
         forwarder, inbound = self._forwarder, self.inbound
         try:
             choice = forwarder.router.route(inbound.route, self._tried)
@@ -153,6 +165,8 @@ class Exchange:
         self._attempt_start_s = now_s = forwarder.clock.now_s()
         release_s = None if inbound.route.stream else now_s + choice.wait_s
         self._ticket = choice.worker.load.begin(choice.uncached_tokens, release_s)
+        if choice.worker.guard.breaker.state is BreakerState.HALF_OPEN:
+            self._ticket.trial = forwarder.begin_trial(choice.worker)
         self._dispatch(fresh=False)
 
     def _dispatch(self, *, fresh: bool) -> None:
@@ -179,64 +193,89 @@ class Exchange:
     def _send(self, connection: UpstreamConnection, pool: ConnectionPool) -> None:
         inbound = self.inbound
         self._connection = connection
+        request, body = inbound.head, inbound.body
         head = request_head(
-            inbound.method, inbound.target, pool.host_header, inbound.headers, len(inbound.body), inbound.request_id
+            request.method, request.target, pool.host_header, request.lines, len(body), inbound.request_id
         )
-        connection.send(inbound.method, (head, inbound.body) if inbound.body else (head,), self)
+        connection.send(request.method, (head, body) if body else (head,), self)
         if self._paused:
             connection.pause_reading()
 
-    def _may_retry(self) -> bool:
+    def _retried(self, cause: str, outcome: Outcome) -> bool:
+        """Leave this worker for another one, now or a little later. False: there is none to be tried."""
         forwarder = self._forwarder
-        return (
-            len(self._tried) <= forwarder.max_retries
-            and forwarder.router.another_exists(self.inbound.route, self._tried)
-            and forwarder.retry_budget.take(forwarder.clock.now_s())
-        )
+        wait_s = forwarder.retry_after_s(self.inbound.route, self._tried, self.start_s)
+        if wait_s is None:
+            return False
+        assert self.choice is not None
+        self._leave_worker(outcome, cause)
+        forwarder.router.policy.failed(self.choice)
+        forwarder.metrics.retries[cause] += 1
+        if wait_s > 0:
+            forwarder.call_later(wait_s, self._attempt)
+        else:
+            self._attempt()
+        return True
 
-    def _retry(self, cause: str) -> None:
-        """Leave this worker and try another."""
-        assert self.choice is not None and self._ticket is not None
-        self._ticket.end()
-        self._connection = None
-        self._forwarder.router.policy.failed(self.choice)
-        self._forwarder.metrics.retries[cause] += 1
-        self._attempt()
+    def _leave_worker(self, outcome: Outcome, cause: str) -> None:
+        """The attempt is over: account for it, and say what it showed about the worker."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        ticket = self._ticket
+        if ticket is None or ticket.ended:
+            return
+        ticket.end()
+        assert self.choice is not None
+        worker = self.choice.worker
+        if ticket.trial or outcome is Outcome.BACK_PRESSURE or outcome is Outcome.REPLICA_FAULT:
+            self._forwarder.judge(worker, ticket, outcome, self._rest_s, cause)
+        elif outcome is Outcome.SERVED:
+            worker.guard.breaker.successes += 1
 
     # --- Sink -------------------------------------------------------------------------------------------------------
 
     def on_head(self, head: ResponseHead) -> None:
-        if head.status in _BACK_PRESSURE and self._may_retry():
-            assert self._connection is not None
-            self._connection.close()
-            self._retry(f"status_{head.status}")
-            return
+        if head.status in RETRIED_STATUSES:
+            self._rest_s = rest_of(head.headers)
+            if self._retried(f"status_{head.status}", outcome_of(head.status)):
+                return
         assert self.choice is not None
         self._status = head.status
         if head.status >= 400:
             self._forwarder.router.policy.failed(self.choice)
         self._progress_s = self._forwarder.clock.now_s()
-        if _is_event_stream(head):
+        if head.event_stream:
             self._gate = EventGate()
-        headers = [item for item in head.headers if item[0] != REQUEST_ID_HEADER]
-        headers.append((REQUEST_ID_HEADER, self.inbound.request_id))
-        headers.append((ROUTE_HEADER, route_header(self.choice)))
+        extra: Headers = [(REQUEST_ID_HEADER, self.inbound.request_id), (ROUTE_HEADER, route_header(self.choice))]
         if self._forwarder.draining:
-            headers.append((b"connection", b"close"))
-        self._downstream.start(head.status, headers)
+            extra.append((b"connection", b"close"))
+        self._downstream.start_relay(head, extra)
+
+    def on_chunk(self, framed: bytes) -> None:
+        """The way of nearly all of a stream's events."""
+        relay = self._relay
+        if relay is None or not framed.endswith(_FRAMED_EVENT_ENDS):
+            self.on_data(payload_of(framed), framed)
+            self.on_flush()
+            return
+        if self._scan_usage and CACHED_KEY in framed:
+            self._look_for_usage(framed)
+        self._moved = True
+        self._last_data = framed
+        relay(framed)
 
     def on_data(self, payload: bytes, framed: bytes | None) -> None:
-        forwarder = self._forwarder
-        now_s = forwarder.clock.now_s()
-        assert self.choice is not None
         if not self._has_data:
-            self._first_data(now_s)
-        self._last_payload = payload
+            self._first_data(self._forwarder.clock.now_s())
+        self._moved = True
+        self._last_data = payload
         if self._scan_usage:
             self._look_for_usage(payload)
-        self._progress_s = self.choice.worker.load.last_progress_s = now_s
-        if self._gate is not None:
-            passed = self._gate.feed(payload)
+        gate = self._gate
+        if gate is not None:
+            passed = gate.feed(payload)
+            self._relay = None if gate.holds else self._downstream.relay
             if passed is not None:
                 if passed:
                     self._downstream.data(passed, None)
@@ -253,7 +292,7 @@ class Exchange:
             if rest:
                 self._downstream.data(rest, None)
         self._connection = None
-        self._finish(self._status)
+        self._finish(self._status, outcome_of(self._status))
         self._downstream.end()
 
     def on_fail(self, failure: Failure) -> None:
@@ -262,26 +301,28 @@ class Exchange:
             self._dispatch(fresh=True)
             return
         assert self.choice is not None
-        forwarder = self._forwarder
-        forwarder.note_failure(self.choice.worker, failure)
+        self._forwarder.note_failure(self.choice.worker, failure)
+        worker, fault = self.choice.worker.name, Outcome.REPLICA_FAULT
         if self._status:
-            self._break_off(failure)
+            self._break_off(failure, fault)
         elif failure.kind is FailureKind.TIMEOUT:
             # The worker may still be at it: another one would do the same work twice.
-            self._refuse(504, f"Upstream time-out: {failure.message}.", "upstream_timeout")
-        elif self._may_retry():
-            self._retry(failure.kind.value)
+            self._refuse(504, f"Upstream time-out: {failure.message}.", "upstream_timeout", outcome=fault)
+        elif self._retried(failure.kind.value, fault):
+            pass
+        elif failure.kind is FailureKind.CONNECT_TIMEOUT:
+            self._refuse(504, f"Worker {worker}: {failure.message}.", "connect_timeout", outcome=fault)
         elif failure.kind in _NOT_SENT:
-            self._refuse(503, f"Worker {self.choice.worker.name}: {failure.message}.", "worker_unreachable")
+            self._refuse(503, f"Worker {worker}: {failure.message}.", "worker_unreachable", outcome=fault)
         else:
-            self._refuse(502, f"Worker {self.choice.worker.name}: {failure.message}.", "worker_failed")
+            self._refuse(502, f"Worker {worker}: {failure.message}.", "worker_failed", outcome=fault)
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
-    def _break_off(self, failure: Failure) -> None:
+    def _break_off(self, failure: Failure, outcome: Outcome) -> None:
         """The answer has begun and cannot be completed."""
         event_stream = self._gate is not None
-        self._finish(502)
+        self._finish(502, outcome, failure.kind.value)
         if event_stream:
             status, code = (504, "upstream_timeout") if failure.kind is FailureKind.TIMEOUT else (502, "worker_failed")
             self._downstream.data(error_event(status, f"The stream broke: {failure.message}.", code), None)
@@ -289,12 +330,19 @@ class Exchange:
         else:
             self._downstream.abort()
 
-    def _refuse(self, status: int, message: str, code: str | None, param: str | None = None) -> None:
+    def _refuse(
+        self,
+        status: int,
+        message: str,
+        code: str | None,
+        param: str | None = None,
+        outcome: Outcome = Outcome.CLIENT_FAULT,
+    ) -> None:
         """Answer with an error of our own."""
         choice = self.choice
         if choice is not None:
             self._forwarder.router.policy.failed(choice)
-        self._finish(status)
+        self._finish(status, outcome, code or "")
         headers: Headers = [(b"content-type", b"application/json"), (REQUEST_ID_HEADER, self.inbound.request_id)]
         if status == 503:
             headers.append((b"retry-after", str(RETRY_AFTER_S).encode()))
@@ -302,21 +350,25 @@ class Exchange:
             headers.append((ROUTE_HEADER, route_header(choice)))
         respond(self._downstream, status, headers, orjson.dumps(error_body(status, message, param=param, code=code)))
 
-    def _finish(self, status: int) -> None:
+    def _finish(self, status: int, outcome: Outcome, cause: str = "") -> None:
         assert not self.done
         self.done = True
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        if self._ticket is not None:
-            self._ticket.end()
+        if self._moved:
+            self._note_progress(self._forwarder.clock.now_s())
+        self._leave_worker(outcome, cause or f"status {status}")
         self._forwarder.leave(self, status)
 
     # --- accounting -------------------------------------------------------------------------------------------------
 
+    def _note_progress(self, now_s: float) -> None:
+        assert self.choice is not None
+        self._moved = False
+        self._progress_s = self.choice.worker.load.last_progress_s = now_s
+
     def _first_data(self, now_s: float) -> None:
         assert self._ticket is not None
         self._has_data = True
+        self._note_progress(now_s)
         self._ticket.prefilled()
         if self.inbound.route.stream and self._status < 400:
             assert self.choice is not None
@@ -334,13 +386,6 @@ class Exchange:
         prompt_tokens, cached_tokens = usage
         self._forwarder.metrics.usage(prompt_tokens, self.choice.cached_tokens, cached_tokens)
         self._forwarder.router.policy.served(self.choice, prompt_tokens, cached_tokens)
-
-
-def _is_event_stream(head: ResponseHead) -> bool:
-    """Whether an event can be put behind what came: plain text of unknown length."""
-    if head.framing is Framing.LENGTH or head.header(b"content-encoding") is not None:
-        return False
-    return (head.header(b"content-type") or b"").startswith(b"text/event-stream")
 
 
 def route_header(choice: Choice) -> bytes:

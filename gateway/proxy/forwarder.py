@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import random
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from common.clock import Clock
 from gateway.fleet.registry import Registry, Snapshot
-from gateway.fleet.worker import WorkerView
+from gateway.fleet.worker import Ticket, WorkerView
 from gateway.metrics import Metrics
 from gateway.proxy.access_log import AccessLog
 from gateway.proxy.exchange import Exchange
-from gateway.proxy.retry import RetryBudget
 from gateway.proxy.upstream import ConnectionPool, Failure, FailureKind
+from gateway.resilience.outcomes import Outcome
+from gateway.resilience.retry import RetryBudget, RetryRules
+from gateway.routing.policy import RouteRequest
 from gateway.routing.router import Router
 
 _MAX_SWEEP_S = 1.0
@@ -82,7 +85,9 @@ class Forwarder:
         pools: ConnectionPools,
         timeouts: Timeouts,
         retry_budget: RetryBudget,
-        max_retries: int,
+        retry_rules: RetryRules,
+        drain_grace_s: float,
+        rng: random.Random,
         metrics: Metrics,
         clock: Clock,
         access_log: AccessLog,
@@ -92,7 +97,9 @@ class Forwarder:
         self.pools = pools
         self.timeouts = timeouts
         self.retry_budget = retry_budget
-        self.max_retries = max_retries
+        self._retry_rules = retry_rules
+        self._drain_grace_s = drain_grace_s
+        self._rng = rng
         self.metrics = metrics
         self.clock = clock
         self.draining = False
@@ -134,14 +141,45 @@ class Forwarder:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        """Call it after so many seconds."""
+        asyncio.get_running_loop().call_later(delay_s, callback)
+
     def note_failure(self, worker: WorkerView, failure: Failure) -> None:
         """Tell the registry what an attempt showed about its worker."""
         self.metrics.upstream_errors[failure.kind.value] += 1
         if failure.kind is FailureKind.REFUSED:
             self._registry.lost(worker.url, failure.message)
-        elif failure.kind in (FailureKind.UNREACHABLE, FailureKind.CONNECT_TIMEOUT):
+        elif (
+            failure.kind in (FailureKind.UNREACHABLE, FailureKind.CONNECT_TIMEOUT)
+            # A worker whose answers flow is alive, and too busy to accept.
+            and self.clock.now_s() - worker.load.last_progress_s > self.timeouts.connect_s
+        ):
             self._registry.degrade(worker.url, failure.message)
         self._suspect(worker.url)
+
+    def begin_trial(self, worker: WorkerView) -> int:
+        """A request goes to a worker whose breaker is half-open."""
+        return self._registry.begin_trial(worker)
+
+    def judge(self, worker: WorkerView, ticket: Ticket, outcome: Outcome, rest_s: float, cause: str) -> None:
+        """An attempt is over; called for all but plain successes and plain client faults."""
+        self._registry.judge(worker, outcome, self.clock.now_s(), trial=ticket.trial, rest_s=rest_s, cause=cause)
+
+    def retry_after_s(self, request: RouteRequest, tried: Sequence[str], start_s: float) -> float | None:
+        """In how many seconds a request that began at `start_s` may be tried elsewhere; None: not at all.
+
+        Whoever answered with back-pressure is spared its Retry-After, if the request has the time.
+        """
+        rules, now_s = self._retry_rules, self.clock.now_s()
+        if len(tried) > rules.max_retries:
+            return None
+        rest_s = self.router.another_after_s(request, tried, now_s)
+        if rest_s is None:
+            return None
+        wait_s = max(rest_s, rules.backoff_s(len(tried), self._rng))
+        in_time = wait_s <= rules.max_backoff_s and now_s + wait_s < start_s + self.timeouts.total_s
+        return wait_s if in_time and self.retry_budget.take(now_s) else None
 
     async def sweep(self) -> None:
         """Enforce time-outs, for ever."""
@@ -152,7 +190,8 @@ class Forwarder:
                 if not exchange.done:
                     exchange.check_time(now_s)
             self.pools.close_idle()
-            self._registry.reap()
+            self._registry.tick(now_s)
+            self._registry.reap(now_s, self._drain_grace_s)
             self._access_log.flush()
 
     def shut_down(self) -> None:

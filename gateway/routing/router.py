@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from common.errors import HttpFault
 from gateway.fleet.registry import Registry, Snapshot
@@ -28,18 +28,26 @@ class Router:
         snapshot = self._registry.snapshot
         candidates = candidates_for(snapshot, request.model)
         if tried:
-            candidates = tuple(worker for worker in candidates if worker.url not in tried)
+            candidates = untried(candidates, tried) or untried(snapshot.resting.get(candidates[0].model, ()), tried)
             if not candidates:
                 raise RouteFault(503, "Every ready worker has failed this request.", code="no_worker_left")
         return self.policy.choose(request, snapshot, candidates)
 
-    def another_exists(self, request: RouteRequest, tried: Collection[str]) -> bool:
-        """Whether `route` would still find a worker."""
+    def another_after_s(self, request: RouteRequest, tried: Collection[str], now_s: float) -> float | None:
+        """In how many seconds `route` finds a worker that is not to rest any more; None: there is none."""
+        snapshot = self._registry.snapshot
         try:
-            candidates = candidates_for(self._registry.snapshot, request.model)
+            candidates = candidates_for(snapshot, request.model)
         except RouteFault:
-            return False
-        return any(worker.url not in tried for worker in candidates)
+            return None
+        others = untried(candidates, tried) or untried(snapshot.resting.get(candidates[0].model, ()), tried)
+        rests_s = [max(worker.guard.rest_until_s - now_s, 0.0) for worker in others]
+        return min(rests_s) if rests_s else None
+
+
+def untried(workers: Sequence[WorkerView], tried: Collection[str]) -> tuple[WorkerView, ...]:
+    """Those whose URL is not in `tried`."""
+    return tuple(worker for worker in workers if worker.url not in tried)
 
 
 def candidates_for(snapshot: Snapshot, model: str | None) -> tuple[WorkerView, ...]:

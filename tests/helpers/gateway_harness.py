@@ -15,6 +15,7 @@ from common.clock import Clock
 from common.process import bind_port
 from gateway.app import Gateway, build
 from gateway.config import GatewaySettings
+from gateway.fleet.worker import WorkerStatus
 from gateway.server import GatewayServer, uvicorn_config
 from tests.helpers.fake_worker import MODEL, FakeWorker
 from tests.helpers.processes import until
@@ -142,5 +143,5 @@ async def running_gateway(
 
 
 def ready_workers(gateway: Gateway) -> int:
-    """How many workers can be routed to."""
-    return sum(len(workers) for workers in gateway.registry.snapshot.ready.values())
+    """How many workers are in service, whatever their standing."""
+    return sum(worker.status is WorkerStatus.READY for worker in gateway.registry.snapshot.workers)

@@ -110,10 +110,10 @@ def test_drained_workers_get_nothing_and_go_when_idle() -> None:
     for change in (registry.ready, lambda url: registry.degrade(url, "x"), lambda url: registry.lost(url, "x")):
         change(A)
         assert registry.snapshot.workers[0].status is WorkerStatus.DRAINING
-    registry.reap()
+    registry.reap(0.0, 100.0)
     assert registry.snapshot.workers
     ticket.end()
-    registry.reap()
+    registry.reap(0.0, 100.0)
     assert not registry.snapshot.workers
     assert registry.drain(A) is None and registry.remove(A) is None
 

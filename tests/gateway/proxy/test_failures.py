@@ -298,10 +298,13 @@ async def test_errors_of_workers_pass(fast_path: bool) -> None:
         FakeWorker(script) as b,
         running_gateway([a, b], fast_path=fast_path) as gateway,
     ):
-        for status in (400, 401, 404, 500):
+        for status in (400, 401, 404, 501, 504):
             reply = await gateway.client.post(CHAT, content=chat_body(status=status))
             assert (reply.status_code, reply.json()) == (status, {"error": {"message": "no"}})
-        assert len(a.requests) + len(b.requests) == 4
+        assert len(a.requests) + len(b.requests) == 5
+        reply = await gateway.client.post(CHAT, content=chat_body(status=500))
+        assert (reply.status_code, reply.json()) == (500, {"error": {"message": "no"}})
+        assert len(a.requests) + len(b.requests) == 7  # both were asked
         assert ready_workers(gateway.gateway) == 2
 
 

@@ -1,4 +1,4 @@
-"""Small parts of the data path by themselves: events, usage, retry budget, access log, the fast path's self-check."""
+"""Small parts of the data path by themselves: events, usage, access log, the fast path's self-check."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from gateway.proxy.accelerate import accelerate
 from gateway.proxy.access_log import AccessLog
 from gateway.proxy.fetch import Fetcher, FetchError
 from gateway.proxy.forwarder import ConnectionPools
-from gateway.proxy.retry import RetryBudget
 from gateway.proxy.sse import EventGate, error_event
 from gateway.proxy.upstream import FailureKind
 from gateway.proxy.usage import find_usage
@@ -70,24 +69,6 @@ def test_error_events() -> None:
 def test_usage(fields: dict[str, Any], usage: tuple[int, int] | None) -> None:
     for separators in ((",", ":"), (", ", ": ")):
         assert find_usage(b"data: " + json.dumps(fields, separators=separators).encode()) == usage
-
-
-def test_retry_budget_is_a_share_of_requests_with_a_floor() -> None:
-    budget = RetryBudget(ratio=0.5, min_per_s=1)
-    assert [budget.take(0.0) for _ in range(11)] == [True] * 10 + [False]
-    for _ in range(4):
-        budget.earn()
-    assert [budget.take(0.0) for _ in range(3)] == [True, True, False]
-    assert [budget.take(3.0) for _ in range(4)] == [True] * 3 + [False]
-    for _ in range(1000):
-        budget.earn()
-    assert sum(budget.take(3.0) for _ in range(100)) == 10
-
-
-def test_retries_can_be_forbidden() -> None:
-    budget = RetryBudget(ratio=0, min_per_s=0)
-    assert budget.take(0.0)
-    assert not any(budget.take(float(second)) for second in range(100))
 
 
 def test_access_log_writes_in_batches(caplog: pytest.LogCaptureFixture) -> None:
