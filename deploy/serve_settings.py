@@ -37,9 +37,7 @@ GATEWAY_ONLY = PUBLIC & GatewaySettings.model_fields.keys()
 _DOWNLOAD = "download the model first, for example with `hf download`, and give its directory"
 _PROXY = "the gateway does not have it; put a proxy that does in front of the gateway"
 LAUNCHERS = frozenset({"worker_urls", "ray_address", "incarnation", "ready_file"})  # not accepted
-HUB = frozenset(
-    {"revision", "download_dir"}
-)  # the launcher gets the model for all replicas
+HUB = frozenset({"revision", "download_dir"})  # the launcher gets the model for all replicas
 SHARED = frozenset({"log_level", "log_format", "max_body_bytes", "shutdown_grace_s"})  # both have them, both get them
 
 
