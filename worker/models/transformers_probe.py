@@ -3,6 +3,7 @@ device. What the paged attention of this engine cannot compute is refused, befor
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,10 +78,13 @@ def _trace(hf_config: Any, trust_remote_code: bool) -> tuple[Any, list[_Call], l
     """The model, its calls of attention, and the names of its modules in the order in which they were called."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(
-            hf_config, attn_implementation=IMPLEMENTATION, dtype=torch.bfloat16, trust_remote_code=trust_remote_code
+            copy.deepcopy(hf_config),
+            attn_implementation=IMPLEMENTATION,
+            dtype=torch.bfloat16,
+            trust_remote_code=trust_remote_code,
         ).eval()
     if hasattr(model, "set_experts_implementation"):
-        model.set_experts_implementation("batched_mm")  # the only one without data-dependent shapes
+        model.set_experts_implementation("batched_mm")  # the one without shapes that depend on data
     freeze_frequencies(model)
     calls: list[_Call] = []
     called: list[str] = []
