@@ -118,6 +118,13 @@ class Engine:
         """The scheduler's news, at the end of each step."""
         assert isinstance(message, StepOutput)
         held = self._held
+        for rid, token in zip(message.rids, message.tokens, strict=True):
+            tokens = held.get(rid)
+            if tokens is not None:
+                tokens.append(token)
+            elif (answer := self._live.get(rid)) is not None:
+                answer.take_token(token, self._clock.now_s())
+                self._check_end(answer, told=False)
         for delta in message.deltas:
             tokens = held.get(delta.rid)
             if tokens is None:
@@ -132,10 +139,16 @@ class Engine:
         if answer is None:
             return
         answer.take(delta, self._clock.now_s())
-        if answer.finish is not None:
-            del self._live[delta.rid]
-            if delta.finish is None:
-                self._matches.append(StopMatched(rid=delta.rid, num_output_tokens=len(answer.output_ids)))
+        self._check_end(answer, told=delta.finish is not None)
+
+    def _check_end(self, answer: Answer, *, told: bool) -> None:
+        """`told`: the scheduler has ended it; otherwise a stop string may have, and the scheduler must hear of it."""
+        if answer.finish is None:
+            return
+        del self._live[answer.request.rid]
+        if not told:
+            matched = StopMatched(rid=answer.request.rid, num_output_tokens=len(answer.output_ids))
+            self._matches.append(matched)
 
     def _tell_matches(self) -> None:
         """Stop strings found in the step's news end their sequences; not inside the step, which is not re-entrant."""

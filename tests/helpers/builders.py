@@ -192,14 +192,20 @@ class SchedulerBench:
     def _emit(self, message: SchedulerMessage) -> None:
         self.messages.append(message)
         if isinstance(message, StepOutput):
+            for rid, token in zip(message.rids, message.tokens, strict=True):
+                self._book(rid, [token])
             for delta in message.deltas:
                 self._tell(delta)
 
     def _tell(self, delta: TokenDelta) -> None:
-        told = self.told[delta.rid]
-        assert told.finish is None, f"{delta.rid}: news after its end"
-        assert not told.silenced, f"{delta.rid}: news after StopMatched"
-        told.tokens += delta.token_ids
+        told = self._book(delta.rid, delta.token_ids)
         assert delta.completion_tokens == len(told.tokens)
         assert delta.prompt_tokens == len(told.prompt)
         told.finish, told.last = delta.finish, delta
+
+    def _book(self, rid: str, tokens: list[int]) -> Told:
+        told = self.told[rid]
+        assert told.finish is None, f"{rid}: news after its end"
+        assert not told.silenced, f"{rid}: news after StopMatched"
+        told.tokens += tokens
+        return told

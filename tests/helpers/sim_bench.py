@@ -148,6 +148,9 @@ class SimBench:
 
     def _receive(self, message: SchedulerMessage) -> None:
         assert isinstance(message, StepOutput)
+        for rid, token in zip(message.rids, message.tokens, strict=True):
+            self.served[rid].token_ids.append(token)
+            self.served[rid].times_s.append(self.clock.now_s())
         for delta in message.deltas:
             served = self.served[delta.rid]
             served.token_ids += delta.token_ids

@@ -1,7 +1,7 @@
 """Everything that crosses between a replica's frontend and its scheduler. Tagged msgspec structs; nothing is pickled.
 
 Frontend -> scheduler: FrontendMessage. Scheduler -> frontend: SchedulerMessage. The scheduler sends one StepOutput per
-step with an item for each request that has news.
+step with the news of all requests.
 """
 
 from __future__ import annotations
@@ -91,10 +91,17 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     num_retractions: int = 0
 
 
-class StepOutput(msgspec.Struct, frozen=True, kw_only=True, tag="step"):
-    """All news of one step."""
+class StepOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="step"):
+    """All news of one step.
 
-    deltas: list[TokenDelta]
+    Sequence `rids[i]` got one token, `tokens[i]`, goes on, and nothing else about it has changed since its last delta:
+    most news are such, and as two lists they cost a fraction. They come before those in `deltas`. A sequence's first
+    token, also after a retraction, and its last news are always deltas.
+    """
+
+    deltas: list[TokenDelta] = []
+    rids: list[str] = []
+    tokens: list[int] = []
 
 
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True, tag="load"):

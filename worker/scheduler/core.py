@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from common.clock import Clock
 from worker.cache.no_prefix import NoPrefixCache
 from worker.cache.pool import KvPool
-from worker.cache.prefix import PrefixCache
+from worker.cache.prefix import PrefixCache, pack_tokens
 from worker.cache.radix import RadixCache
 from worker.config import WorkerSettings
 from worker.engine.batch import ModelRunner, PendingStep, StepFailed
@@ -214,7 +212,7 @@ class Scheduler:
         self._lifecycle.enqueue(
             Request(
                 rid=message.rid,
-                prompt_key=np.array(message.input_ids, np.int32).tobytes(),
+                prompt_key=pack_tokens(message.input_ids),
                 prompt_len=prompt_len,
                 sampling=sampling,
                 seed=self._draw_seed() if sampling.seed is None else sampling.seed,

@@ -9,11 +9,13 @@ from worker.scheduler.request import Request
 
 
 class Outbox:
-    """Collects deltas until `flush`."""
+    """Collects news until `flush`. Between two of them a request's plain tokens come before its deltas."""
 
     def __init__(self, emit: Callable[[SchedulerMessage], None]) -> None:
         self._emit = emit
         self._deltas: list[TokenDelta] = []
+        self._rids: list[str] = []
+        self._tokens: list[int] = []
 
     def add(self, request: Request, token_ids: list[int], finish: FinishReason | None) -> None:
         """News of one request, whose `output_ids` already hold `token_ids`."""
@@ -30,20 +32,10 @@ class Outbox:
             )
         )
 
-    def add_tokens(self, requests: list[Request], token_ids: list[int]) -> None:
-        """One new token each for requests that go on. As `add`, without a call for each: it is the hottest loop."""
-        self._deltas += [
-            TokenDelta(
-                rid=request.rid,
-                token_ids=[token],
-                prompt_tokens=request.prompt_len,
-                cached_tokens=request.cached_tokens,
-                completion_tokens=len(request.output_ids),
-                queue_time_s=request.queue_time_s,
-                num_retractions=request.num_retractions,
-            )
-            for request, token in zip(requests, token_ids, strict=True)
-        ]
+    def add_tokens(self, rids: list[str], tokens: list[int]) -> None:
+        """One new token each for requests that go on and have had a delta since they were admitted."""
+        self._rids += rids
+        self._tokens += tokens
 
     def refuse(self, rid: str, prompt_len: int, status: int, message: str) -> None:
         """End a request that never entered the queue."""
@@ -55,6 +47,8 @@ class Outbox:
         )
 
     def flush(self) -> None:
-        if self._deltas:
-            deltas, self._deltas = self._deltas, []
-            self._emit(StepOutput(deltas=deltas))
+        """Send what there is."""
+        if self._deltas or self._rids:
+            message = StepOutput(deltas=self._deltas, rids=self._rids, tokens=self._tokens)
+            self._deltas, self._rids, self._tokens = [], [], []
+            self._emit(message)

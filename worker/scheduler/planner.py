@@ -69,11 +69,12 @@ class Planner:
     def _reserve(self, rows: Int64s) -> tuple[Int64s, bool]:
         """Allocate the pages of one decode step. Returns the rows that take part, and whether any had to leave."""
         table, retracted = self._table, False
-        if self._retraction.short_of_pages(rows):
+        opening = table.rows_opening_page(rows)
+        if len(opening) * self._pool.page_size > self._pool.available_tokens:
             rows, retracted = self._retraction.make_room(rows, self._prefill.chunked), True
+            opening = table.rows_opening_page(rows)
         elif len(rows):
             self._ratio.decay()
-        opening = table.rows_opening_page(rows)
         table.append_page(opening, self._pool.alloc(len(opening)))
         table.seq_len[rows] += 1
         table.num_launched[rows] += 1

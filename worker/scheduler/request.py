@@ -7,7 +7,7 @@ from enum import Enum, auto
 
 import numpy as np
 
-from worker.cache.prefix import TOKEN_BYTES, CacheNode, PrefixLookup
+from worker.cache.prefix import TOKEN_BYTES, CacheNode, PrefixLookup, pack_tokens
 from worker.engine.batch import Int32s
 from worker.sampling_params import SamplingParams
 
@@ -87,7 +87,7 @@ class Request:
         wanted = num_tokens - self.prompt_len
         if wanted <= 0:
             return self.prompt_key[: TOKEN_BYTES * num_tokens]
-        return self.prompt_key + np.array(self.output_ids[:wanted], np.int32).tobytes()
+        return self.prompt_key + pack_tokens(self.output_ids[:wanted])
 
     def refill(self) -> None:
         """Start over after a retraction: prefill must compute the outputs too."""

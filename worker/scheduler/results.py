@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +61,9 @@ class ResultHandler:
                 self._lifecycle.cache_prefix(int(batch.rows[index]), int(batch.seq_lens[index]))
         used_tokens, usage = self._pool.used_tokens, self._pool.usage  # before anyone leaves
         sampled = live & batch.samples
-        self._append(batch.rows[sampled].astype(np.int64), result.token_ids[sampled])
+        sampled_rows = batch.rows[sampled].astype(np.int64)
+        num_decoded = int(np.count_nonzero(sampled[: batch.num_decode]))
+        self._append(sampled_rows, result.token_ids[sampled], num_decoded)
         self._stats.steps += 1
         if batch.num_decode:
             self._stats.on_decode(
@@ -82,23 +85,25 @@ class ResultHandler:
         # Whether the runner applied them is not known.
         table.rewrite(plan.batch.page_writes)
 
-    def _append(self, rows: Int64s, token_ids: npt.NDArray[np.int32]) -> None:
-        """One new token for the request of each row."""
+    def _append(self, rows: Int64s, token_ids: npt.NDArray[np.int32], num_decoded: int) -> None:
+        """One new token for the request of each row. From `num_decoded` on it is the first after prefill."""
         table = self._table
         usable = (token_ids >= 0) & (token_ids < self._vocab_size)
         table.num_outputs[rows] += usable
-        self._stats.on_tokens(int(usable.sum()))
-        may_end = ~usable | (table.num_outputs[rows] >= table.max_new[rows]) | table.has_stop_ids[rows]
-        may_end |= self._is_eos[np.where(usable, token_ids, 0)] & ~table.ignore_eos[rows]
-        requests, tokens = table.requests(rows), token_ids.tolist()
-        for index in np.flatnonzero(may_end)[::-1].tolist():
-            self._append_last(requests.pop(index), tokens.pop(index))
-        for request, token in zip(requests, tokens, strict=True):
-            request.output_ids.append(token)
-        self._outbox.add_tokens(requests, tokens)
+        self._stats.on_tokens(int(np.count_nonzero(usable)))
+        special = ~usable | (table.num_outputs[rows] >= table.max_new[rows]) | table.has_stop_ids[rows]
+        special |= self._is_eos[np.where(usable, token_ids, 0)] & ~table.ignore_eos[rows]
+        special[num_decoded:] = True
+        plain = ~special
+        plain_rows, plain_tokens = rows[plain], token_ids[plain].tolist()
+        # As a C loop over the lists: it runs for every token there is.
+        deque(map(list.append, table.output_ids[plain_rows], plain_tokens), maxlen=0)
+        self._outbox.add_tokens(table.rids[plain_rows].tolist(), plain_tokens)
+        for request, token in zip(table.requests(rows[special]), token_ids[special].tolist(), strict=True):
+            self._append_special(request, token)
 
-    def _append_last(self, request: Request, token: int) -> None:
-        """A new token that may end its request."""
+    def _append_special(self, request: Request, token: int) -> None:
+        """A new token that may end its request, or is the first that its client hears of."""
         if not 0 <= token < self._vocab_size:
             self._lifecycle.abort(request, 500, OUT_OF_VOCABULARY.format(token=token))
             return

@@ -14,7 +14,7 @@ from worker.scheduler.request import NO_ROW, Request
 
 Int64s = npt.NDArray[np.int64]
 Integers = npt.NDArray[np.integer]
-_NONE = np.empty(0, np.int32)
+_NO_WRITES = np.empty((0, 3), np.int32)
 
 
 class RequestTable:
@@ -24,9 +24,12 @@ class RequestTable:
         self.page_size = page_size
         # Untouched rows cost no memory: the system maps zero pages on first write.
         self._pages = np.zeros((max_rows, -(-max_tokens // page_size)), np.int32)
-        self._writes: list[tuple[Integers, Integers, Integers]] = []  # rows, indices in them, pages
+        self._writes: list[Int32s] = []  # [*, 3] of (row, index, page)
         self._free = list(range(max_rows - 1, -1, -1))
-        self._requests: list[Request | None] = [None] * max_rows
+        # Objects by row, so that those of many rows are found in one go. None in free rows.
+        self._requests = np.full(max_rows, None, object)
+        self.rids = np.full(max_rows, None, object)
+        self.output_ids = np.full(max_rows, None, object)  # the requests' own lists
         self.num_released = 0
         # Grows when a row is released: tells a step's request from a later one in the same row.
         self.epoch = np.zeros(max_rows, np.int64)
@@ -61,14 +64,14 @@ class RequestTable:
 
     def request(self, row: int) -> Request:
         """The request in a used row."""
-        request = self._requests[row]
+        request: Request | None = self._requests[row]
         assert request is not None, f"row {row} is free"
         return request
 
     def requests(self, rows: Integers) -> list[Request]:
         """The requests in used rows, in order."""
-        requests = self._requests
-        return [requests[row] for row in rows.tolist()]
+        requests: list[Request] = self._requests[rows].tolist()
+        return requests
 
     def used_rows(self) -> Int64s:
         return np.flatnonzero(self.in_use)
@@ -86,6 +89,7 @@ class RequestTable:
         row = self._free.pop()
         request.row = row
         self._requests[row] = request
+        self.rids[row], self.output_ids[row] = request.rid, request.output_ids
         self.in_use[row] = True
         self.num_pages[row] = self.shared_pages[row] = 0
         self.seq_len[row] = self.computed_len[row] = 0
@@ -104,7 +108,7 @@ class RequestTable:
         row = request.row
         assert self._requests[row] is request, f"row {row} is not {request.rid}'s"
         request.row = NO_ROW
-        self._requests[row] = None
+        self._requests[row] = self.rids[row] = self.output_ids[row] = None
         self._free.append(row)
         self.in_use[row] = self.decoding[row] = False
         self.epoch[row] += 1
@@ -122,8 +126,7 @@ class RequestTable:
         """Replace or append the pages from index `start` on."""
         self._pages[row, start : start + len(pages)] = pages
         self.num_pages[row] = max(int(self.num_pages[row]), start + len(pages))
-        index = np.arange(start, start + len(pages))
-        self._writes.append((np.full(len(pages), row), index, pages))
+        self._log(row, np.arange(start, start + len(pages)), pages)
 
     def rows_opening_page(self, rows: Int64s) -> Int64s:
         """Those of `rows` whose next token needs a new page."""
@@ -134,15 +137,20 @@ class RequestTable:
         index = self.num_pages[rows]
         self._pages[rows, index] = pages
         self.num_pages[rows] += 1
-        self._writes.append((rows, index, pages))
+        self._log(rows, index, pages)
 
     def take_writes(self) -> Int32s:
         """Writes since the last call, in order. int32 [W, 3] of (row, index, page)."""
         writes, self._writes = self._writes, []
-        columns = zip(*writes, strict=True) if writes else ((_NONE,), (_NONE,), (_NONE,))
-        return np.stack([np.concatenate(column) for column in columns], axis=1, dtype=np.int32, casting="same_kind")
+        return np.concatenate(writes) if writes else _NO_WRITES
 
     def rewrite(self, writes: Int32s) -> None:
         """Send the entries touched by `writes` again, as they are now: the step that carried them failed."""
         rows, index = writes[:, 0], writes[:, 1]
-        self._writes.append((rows, index, self._pages[rows, index]))
+        self._log(rows, index, self._pages[rows, index])
+
+    def _log(self, rows: Integers | int, index: Integers, pages: PageIds) -> None:
+        if len(pages):
+            write = np.empty((len(pages), 3), np.int32)
+            write[:, 0], write[:, 1], write[:, 2] = rows, index, pages
+            self._writes.append(write)

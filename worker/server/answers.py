@@ -41,17 +41,28 @@ class Answer:
         return self.last.cached_tokens if self.last is not None else 0
 
     @property
+    def queue_time_s(self) -> float:
+        return self.last.queue_time_s if self.last is not None else 0.0
+
+    @property
     def unread_tokens(self) -> int:
         return len(self.output_ids) - self.read_tokens
 
     def take(self, delta: TokenDelta, now_s: float) -> None:
         """Add news. A stop string in it ends the answer before the tokens behind it."""
-        piece = self.pipeline.push(delta.token_ids, delta.finish)
+        self.last = delta
+        self._push(delta.token_ids, delta.finish, now_s)
+
+    def take_token(self, token: int, now_s: float) -> None:
+        """Add one token; all else is as in the last delta."""
+        self._push([token], None, now_s)
+
+    def _push(self, token_ids: list[int], finish: FinishReason | None, now_s: float) -> None:
+        piece = self.pipeline.push(token_ids, finish)
         if piece.text:
             self.parts.append(piece.text)
-        self.output_ids += delta.token_ids[: piece.num_tokens]
+        self.output_ids += token_ids[: piece.num_tokens]
         self.finish = piece.finish
-        self.last = delta
         self.last_s = now_s
 
     def abort(self, status: int, message: str) -> None:
@@ -90,7 +101,7 @@ class Answer:
         }
         if self.finish is not None:
             info["e2e_latency"] = now_s - self.started_s
-            info["queue_time"] = self.last.queue_time_s if self.last is not None else 0.0
+            info["queue_time"] = self.queue_time_s
         return info
 
 

@@ -146,20 +146,26 @@ class Streams:
     def deliver(self, output: StepOutput) -> None:
         """Hand one step's news to their requests. News of a request that has ended here are dropped."""
         now_s = self._clock.now_s()
+        for rid, token in zip(output.rids, output.tokens, strict=True):
+            self._deliver(rid, token, now_s)
         for delta in output.deltas:
-            entry = self._live.get(delta.rid)
-            if entry is None:
-                continue
-            answer, generation = entry
-            try:
-                self._take(answer, delta, now_s)
-            except Exception:  # one request's text must not take the others down
-                log.exception("Cannot make text of request %s", delta.rid)
-                self.abort_answer(answer, 500, "The server could not make text of the answer; its log says why.")
-                continue
-            generation.notify(answer)
-            if answer.finish is not None:
-                self._end(answer)
+            self._deliver(delta.rid, delta, now_s)
+
+    def _deliver(self, rid: str, news: TokenDelta | int, now_s: float) -> None:
+        """`news` is a delta, or one token."""
+        entry = self._live.get(rid)
+        if entry is None:
+            return
+        answer, generation = entry
+        try:
+            self._take(answer, news, now_s)
+        except Exception:  # one request's text must not take the others down
+            log.exception("Cannot make text of request %s", rid)
+            self.abort_answer(answer, 500, "The server could not make text of the answer; its log says why.")
+            return
+        generation.notify(answer)
+        if answer.finish is not None:
+            self._end(answer)
 
     def abort(self, rid: str) -> None:
         """End a client's request, or one sequence, by its exact id. An unknown id is ignored."""
@@ -189,16 +195,21 @@ class Streams:
         """Wait until no sequence is live."""
         await self._idle.wait()
 
-    def _take(self, answer: Answer, delta: TokenDelta, now_s: float) -> None:
+    def _take(self, answer: Answer, news: TokenDelta | int, now_s: float) -> None:
         before_s, had = answer.last_s, len(answer.output_ids)
-        answer.take(delta, now_s)
+        told_end = False
+        if isinstance(news, int):
+            answer.take_token(news, now_s)
+        else:
+            answer.take(news, now_s)
+            told_end = news.finish is not None
         new = len(answer.output_ids) - had
         if new and not had:
-            self._metrics.on_first_token(now_s - answer.started_s, delta.queue_time_s)
+            self._metrics.on_first_token(now_s - answer.started_s, answer.queue_time_s)
         elif new:
             self._metrics.on_tokens(now_s - before_s, new)
-        if answer.finish is not None and delta.finish is None:
-            self._send(StopMatched(rid=delta.rid, num_output_tokens=len(answer.output_ids)))
+        if answer.finish is not None and not told_end:
+            self._send(StopMatched(rid=answer.request.rid, num_output_tokens=len(answer.output_ids)))
 
     def _end(self, answer: Answer) -> None:
         _, generation = self._live.pop(answer.request.rid)

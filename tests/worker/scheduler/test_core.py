@@ -215,7 +215,8 @@ def test_news_of_a_step_is_one_message() -> None:
         bench.submit([number, 2, 3], max_new_tokens=4, ignore_eos=True)
     bench.step(4)
     outputs = [message for message in bench.messages if isinstance(message, StepOutput)]
-    assert [len(output.deltas) for output in outputs] == [3, 3, 3, 3]
+    assert [len(output.deltas) for output in outputs] == [3, 0, 0, 3]  # first tokens, and ends
+    assert [output.rids for output in outputs] == [[], ["r0", "r1", "r2"], ["r0", "r1", "r2"], []]
 
 
 def test_deltas_carry_queue_time_and_cached_tokens() -> None:

@@ -1,5 +1,5 @@
-"""Any mix of arrivals, priorities, policies, aborts, stop strings, retractions, failing steps and flushes: every request
-ends exactly once with the tokens it would get alone, and no page is lost, freed twice or shared wrongly."""
+"""Any mix of arrivals, priorities, policies, aborts, stop strings, retractions, failing steps and flushes: every
+request ends exactly once with the tokens it would get alone, and no page is lost, freed twice or shared wrongly."""
 
 from __future__ import annotations
 
