@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -14,6 +15,7 @@ from common.settings.help_page import help_page
 from common.settings.sentences import did_you_mean
 from common.settings.tree import Setting, Settings, by_spelling, settings_of
 
+_ALIASES = re.compile(r"^(--[\w-]+)(/--[\w-]+)+")
 _TRUTHS = frozenset(["true", "false", "yes", "no", "on", "off", "1", "0"])
 
 
@@ -56,7 +58,7 @@ class _Parser(argparse.ArgumentParser):
         return self._page()
 
     def error(self, message: str) -> NoReturn:
-        text = message.removeprefix("argument ")
+        text = _ALIASES.sub(r"\1", message.removeprefix("argument "))
         raise UserError(f"{text[:1].upper()}{text[1:]}; see {self.prog} --help.")
 
 

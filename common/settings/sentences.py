@@ -27,7 +27,9 @@ _RULES = {
     "less_than_equal": "must be at most {le}",
     "less_than": "must be below {lt}",
     "literal_error": "must be {expected}",
-    "string_too_short": "must not be empty",
+    "string_too_short": "must have at least {min_length} characters",
+    "too_short": "must have at least {min_length} values",
+    "too_long": "must have at most {max_length} values",
 }
 
 
@@ -51,12 +53,16 @@ def validation_sentence(
 
 def _rule(fault: Any) -> str:
     template = _RULES.get(fault["type"])
+    if fault["type"] == "string_too_short" and fault["ctx"]["min_length"] == 1:
+        return "must not be empty"
     if template is None:
         return "is refused: " + str(fault["msg"]).removeprefix("Value error, ")
-    context = {
-        key: value.replace("'", "") if isinstance(value, str) else value for key, value in fault.get("ctx", {}).items()
-    }
-    return template.format_map(context)
+    return template.format_map({name: _word(value) for name, value in fault.get("ctx", {}).items()})
+
+
+def _word(value: Any) -> str:
+    """A bound or a list of choices, as people write it."""
+    return f"{value:g}" if isinstance(value, float) else str(value).replace("'", "")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -34,6 +34,10 @@ def _lines(settings: Settings, sources: Mapping[str, str]) -> Iterator[str]:
 
 def _inline(value: Any) -> str:
     """One line of YAML."""
-    style = '"' if isinstance(value, str) and not value.isprintable() else None
-    text = yaml.safe_dump(value, default_flow_style=True, default_style=style, width=_NO_BREAK, allow_unicode=True)
+    text = _dumped(value, allow_unicode=True)
+    return text if text.isprintable() else _dumped(value, default_style='"')
+
+
+def _dumped(value: Any, **options: Any) -> str:
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=_NO_BREAK, **options)
     return text.removesuffix("\n").removesuffix("\n...")

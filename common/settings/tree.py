@@ -150,7 +150,8 @@ class Setting:
         for limit in self.field.metadata:
             if isinstance(limit, annotated_types.Ge | annotated_types.Gt | annotated_types.Le | annotated_types.Lt):
                 kind = type(limit).__name__.lower()
-                yield f"{words[kind]} {getattr(limit, kind):g}"
+                bound = getattr(limit, kind)
+                yield f"{words[kind]} {bound if isinstance(bound, int) else format(bound, 'g')}"
 
     @property
     def _extra(self) -> dict[str, Any]:

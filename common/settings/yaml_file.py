@@ -51,11 +51,11 @@ def _mapping(path: str) -> list[tuple[str, Any]]:
     try:
         text = Path(path).read_text(encoding="utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
-        if root is None:
+        build = yaml.SafeLoader("").construct_document
+        if root is None or build(root) is None:
             return []
         if not isinstance(root, yaml.MappingNode):
             raise UserError(f"--config: the root of {path} must be a mapping of settings.")
-        build = yaml.SafeLoader("").construct_document
         return [(str(build(key)), build(value)) for key, value in root.value]
     except OSError as error:
         raise UserError(f"--config: cannot read {path}: {error.strerror}.") from None
