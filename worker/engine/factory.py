@@ -83,7 +83,7 @@ def _device(settings: WorkerSettings) -> str:
         return "cuda"
     obstacle = _why_no_gpu()
     if settings.device == "cuda":
-        raise UserError(f"--device cuda: {obstacle}; or use --device cpu.")
+        raise UserError(f"--device cuda: {obstacle}, or use --device cpu.")
     if "too old" in obstacle:  # there is a GPU: its absence from the service must not go unnoticed
         log.warning("No GPU is used: %s. Serving on the CPU.", obstacle)
     return "cpu"

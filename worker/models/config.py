@@ -109,7 +109,10 @@ def checkpoint_dtype(raw: Mapping[str, Any]) -> str:
 def shorten_context(made_for: int, context_length: int | None) -> int:
     """The model's context or the shorter one that --context-length asks for."""
     if context_length is not None and context_length > made_for:
-        raise UserError(f"--context-length {context_length} exceeds the {made_for} tokens the model was made for.")
+        raise UserError(
+            f"--context-length {context_length} exceeds the {made_for} tokens the model was made for; ask for at most "
+            "that many, or raise max_position_embeddings in its config.json if it can take more."
+        )
     return made_for if context_length is None else context_length
 
 

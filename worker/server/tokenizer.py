@@ -181,7 +181,7 @@ class Tokenizer:
                     tokenize=False,
                     add_generation_prompt=not continue_final_message,
                     continue_final_message=continue_final_message,
-                    **self._variables | variables,
+                    **{**self._variables, **variables},
                 )
             )
         except Exception as error:  # the template is the model's code: whatever it raises is about the messages

@@ -70,7 +70,7 @@ def test_what_keeps_a_gpu_from_being_used_is_told(
     monkeypatch.setattr(torch.cuda, "init", fake_init)
     with pytest.raises(UserError) as caught:
         create("not even looked for", device="cuda")
-    assert str(caught.value) == f"--device cuda: {sentence}; or use --device cpu."
+    assert str(caught.value) == f"--device cuda: {sentence}, or use --device cpu."
 
 
 def test_a_gpu_with_an_unusable_driver_does_not_go_unnoticed(
