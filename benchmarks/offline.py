@@ -127,6 +127,7 @@ class Collector:
             return
         if self.first_s is None:
             self.first_s = self._clock.now_s()
+        self.output_tokens += len(message.tokens)
         for delta in message.deltas:
             self.output_tokens += len(delta.token_ids)
             if delta.finish is not None:

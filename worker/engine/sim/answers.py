@@ -133,4 +133,4 @@ class Answers:
 def _sum_of(tokens: Sequence[int], start: int) -> UInt64s:
     """[1], what tokens from position `start` on add to a sequence's sum."""
     terms = _terms(np.array(tokens, np.int64), np.arange(start, start + len(tokens)))
-    return terms.sum(dtype=np.uint64, keepdims=True)
+    return np.array([terms.sum(dtype=np.uint64)])

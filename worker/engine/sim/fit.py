@@ -85,17 +85,17 @@ def errors(steps: Sequence[MeasuredStep], costs: StepCosts) -> list[KindError]:
             [step_time_s(s.shape, costs) / float(np.median(s.times_s)) - 1 for s in steps if s.kind == kind]
         )
         off = np.abs(ratios)
-        quantiles = (float(np.quantile(off, q)) for q in (0.5, 0.9, 1.0))
-        found.append(KindError(kind, len(off), *quantiles, bias=float(ratios.mean())))
+        median, p90, worst = np.quantile(off, (0.5, 0.9, 1.0)).tolist()
+        found.append(KindError(kind, len(off), median, p90, worst, bias=float(ratios.mean())))
     return found
 
 
 def nnls(matrix: Floats, target: Floats) -> Floats:
     """The x >= 0 that minimises |matrix x - target|, by the active-set method of Lawson and Hanson (1974)."""
-    scale = np.linalg.norm(matrix, axis=0)
+    scale: Floats = np.linalg.norm(matrix, axis=0)
     scale[scale == 0] = 1.0
     a = matrix / scale
-    x = np.zeros(a.shape[1])
+    x: Floats = np.zeros(a.shape[1])
     used = np.zeros(len(x), np.bool_)
     for _ in range(10 * len(x)):
         gradient = np.where(used, -np.inf, a.T @ (target - a @ x))
@@ -173,9 +173,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: cannot write {options.out}: {error.strerror}.", file=sys.stderr)
         return 2
     print(f"{'kind':20} {'steps':>5} {'median':>8} {'p90':>8} {'worst':>8} {'bias':>8}")
-    for error in errors(steps, profile.costs):
-        shares = " ".join(f"{share:>8.1%}" for share in (error.median, error.p90, error.worst, error.bias))
-        print(f"{error.kind:20} {error.num_steps:>5} {shares}")
+    for row in errors(steps, profile.costs):
+        shares = " ".join(f"{share:>8.1%}" for share in (row.median, row.p90, row.worst, row.bias))
+        print(f"{row.kind:20} {row.num_steps:>5} {shares}")
     return 0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.runner_driver import RunnerDriver
@@ -22,9 +22,9 @@ IDS = np.arange(EOS + 1, VOCAB_SIZE, dtype=np.int32)
 
 
 def driver(page_size: int = 16, answer_tokens: tuple[int, int] | None = None, shuffle_seed: int = 0) -> RunnerDriver:
-    settings = WorkerSettings(model_path="none", device="sim", page_size=page_size, max_total_tokens=4096)
+    chosen = WorkerSettings(model_path="none", device="sim", page_size=page_size, max_total_tokens=4096)
     profile = h200(answer_tokens=answer_tokens)
-    return RunnerDriver(SimRunner(settings, llama_8b(), profile, IDS, VirtualClock()), shuffle_seed=shuffle_seed)
+    return RunnerDriver(SimRunner(chosen, llama_8b(), profile, IDS, VirtualClock()), shuffle_seed=shuffle_seed)
 
 
 def answer(prompt: list[int], num_outputs: int = 12, **sampling: Any) -> list[int]:
@@ -44,6 +44,7 @@ def test_prompts_that_differ_anywhere_have_other_answers() -> None:
     assert answer(prompt) == list(answers[0])
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=5), st.integers(1, 30), st.sampled_from([1, 4, 16]))
 def test_batching_and_chunks_change_nothing(lengths: list[int], chunk: int, page_size: int) -> None:
     drive = driver(page_size, shuffle_seed=chunk)

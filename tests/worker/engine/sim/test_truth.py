@@ -48,7 +48,7 @@ def run(settings: WorkerSettings, requests: Arrivals) -> tuple[LoadReport, dict[
 
     def receive(message: SchedulerMessage) -> None:
         assert isinstance(message, StepOutput)
-        news.append([delta.rid for delta in message.deltas])
+        news.append([*message.rids, *(delta.rid for delta in message.deltas)])
         for delta in message.deltas:
             if delta.finish is not None:
                 assert delta.finish.kind == "length"
