@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from common.errors import UserError
-from deploy.serve_settings import GATEWAY_ONLY, LAUNCHERS, SHARED, combined_settings, load_serve_settings
+from common.settings import settings_of
+from common.settings.tree import Setting
+from deploy.serve_settings import GATEWAY_ONLY, HUB, LAUNCHERS, PUBLIC, SHARED, combined_settings, load_serve_settings
 from gateway.config import GatewaySettings
+from tests.helpers.setting_values import COMPANIONS, on_command_line, other_value
 from worker.config import WorkerSettings
 
 
@@ -30,6 +33,24 @@ def test_flags_go_to_their_owner() -> None:
         "log_level": "debug",
         "chunked_prefill_size": 64,
     }
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [setting for setting in settings_of(WorkerSettings) if setting.name not in LAUNCHERS],
+    ids=lambda setting: setting.name,
+)
+def test_every_flag_of_a_replica_reaches_the_replicas_or_is_refused(setting: Setting) -> None:
+    argv = ["m"] if setting.name != "model_path" else []
+    argv += COMPANIONS.get(setting.name, []) + on_command_line(setting.spellings[0], other_value(setting))
+    if setting.not_built is not None or setting.name in HUB | PUBLIC - GATEWAY_ONLY:
+        with pytest.raises(UserError, match="is not built yet: "):
+            load_serve_settings(argv, {})
+        return
+    settings = load_serve_settings(argv, {})
+    owner = settings.gateway_values if setting.name in GATEWAY_ONLY else settings.worker_values
+    assert owner[setting.name] == other_value(setting)
+    assert (setting.name in settings.worker_values) == (setting.name not in GATEWAY_ONLY)
 
 
 def test_environment_and_bounds_are_those_of_the_owner() -> None:

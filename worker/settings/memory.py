@@ -76,6 +76,11 @@ class MemorySettings(Settings):
     prefill_delayer_max_delay_passes: int = _option(30, "longest delay in steps", not_built="leave it out")
     prefill_delayer_max_delay_ms: float = _option(5000, "longest delay in milliseconds", not_built="leave it out")
 
+    @property
+    def schedules_by_priority(self) -> bool:
+        """Whether the queue honours priorities. `--schedule-policy priority` is fcfs that does."""
+        return self.enable_priority_scheduling or self.schedule_policy == "priority"
+
     @model_validator(mode="after")
     def _check_memory(self) -> MemorySettings:
         chunk, page = self.chunked_prefill_size, self.page_size

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from common.settings import Settings, option
+from common.settings import Settings, flag_of, option
 
 _option = partial(option, category="Device and process")
 
@@ -58,3 +58,10 @@ class ProcessSettings(Settings):
         False, "give GPU memory back while paused", not_built="stop the replica instead"
     )
     use_ray: bool = _option(False, "run ranks as Ray actors", not_built="canopy serve runs replicas on Ray by itself")
+
+    @model_validator(mode="after")
+    def _check_simulation(self) -> ProcessSettings:
+        for name in ("sim_profile", "sim_speed"):
+            if self.device != "sim" and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{flag_of(name)} needs --device sim; add that, or leave it out.")
+        return self

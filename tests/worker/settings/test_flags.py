@@ -3,10 +3,9 @@ environment, command line, order of strength, bad values. A new flag is tested a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_origin
 
 import pytest
 import yaml
@@ -16,25 +15,10 @@ from common.settings import ENV_PREFIX, Settings, load, settings_of
 from common.settings.tree import Setting
 from deploy.serve_settings import FleetSettings
 from gateway.config import GatewaySettings
+from tests.helpers.setting_values import COMPANIONS, in_variable, on_command_line, other_value
 from tests.worker.settings.known_flags import KNOWN, MUST_WORK
 from worker.config import WorkerSettings
 
-# What a value needs beside it, so that the whole is no contradiction.
-COMPANIONS: dict[str, list[str]] = {
-    "retraction_policy": ["--enable-priority-scheduling"],
-    "ssl_keyfile": ["--ssl-certfile=cert.pem"],
-    "ssl_certfile": ["--ssl-keyfile=key.pem"],
-    "ssl_ca_certs": ["--ssl-keyfile=key.pem", "--ssl-certfile=cert.pem"],
-    "ssl_keyfile_password": ["--ssl-keyfile=key.pem", "--ssl-certfile=cert.pem"],
-}
-# Values that rules beyond their type ask for.
-VALUES: dict[str, Any] = {
-    "fastapi_root_path": "/prefix",
-    "schedule_policy": "lof",
-    "retraction_policy": "priority",
-    "policy": "random",
-    "worker_urls": ["http://a:1"],
-}
 CLASSES = (WorkerSettings, GatewaySettings, FleetSettings)
 CASES = [
     pytest.param(cls, setting, id=f"{cls.__name__.removesuffix('Settings').lower()}-{setting.name}")
@@ -52,52 +36,6 @@ def outcome(
     needed = ["--model-path=m"] if cls is WorkerSettings and setting.name != "model_path" else []
     loaded = load(cls, [*needed, *COMPANIONS.get(setting.name, []), *argv], env or {}, prog="prog")
     return getattr(loaded.settings, setting.name), loaded.sources.get(setting.name)
-
-
-def other_value(setting: Setting) -> Any:
-    """A valid value that is not the default."""
-    if setting.name in VALUES:
-        return VALUES[setting.name]
-    if setting.is_list:
-        return [_other(setting.item_kind, None, setting)]
-    return _other(setting.kind, setting.default, setting)
-
-
-def _other(kind: Any, default: Any, setting: Setting) -> Any:
-    if get_origin(kind) is Literal:
-        return next(choice for choice in get_args(kind) if choice != default)
-    if kind is bool:
-        return not default
-    if kind is str:
-        return "other.text"
-    if kind in (int, float):
-        return _number(default, list(setting.bounds()), kind)
-    return {"other": 1}
-
-
-def _number(default: Any, bounds: list[str], kind: type) -> Any:
-    """One that the bounds allow, given as the words of the help page."""
-    limits = {word: float(number) for word, _, number in (text.rpartition(" ") for text in bounds)}
-    if kind is float and "below" in limits:
-        return (limits["below"] + limits["above"]) / 2
-    number = limits.get("at least", 0) + 3
-    return kind(number if number != default else number + 1) if "at most" not in limits else kind(limits["at most"])
-
-
-def on_command_line(spelling: str, value: Any) -> list[str]:
-    """Flag and value, as one types them."""
-    if isinstance(value, bool):
-        return [f"--{spelling}" if value else f"--no-{spelling}"]
-    if isinstance(value, list):
-        return [f"--{spelling}", *map(str, value)]
-    return [f"--{spelling}", json.dumps(value) if isinstance(value, dict) else str(value)]
-
-
-def in_variable(value: Any) -> str:
-    """A value as an environment variable holds it."""
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return json.dumps(value) if isinstance(value, dict | bool) else str(value)
 
 
 def in_file(path: Path, **content: Any) -> str:
@@ -180,7 +118,7 @@ def bad_values(setting: Setting) -> list[Any]:
     for word, _, number in (text.rpartition(" ") for text in setting.bounds()):
         below = word in ("at least", "above")
         beyond = (-1 if below else 1) * (step or (1e-6 if word.startswith("at") else 0.0))
-        wrong.append(f"{float(number) + beyond:g}")
+        wrong.append(f"{float(number) + beyond:.9g}")
     return wrong
 
 
