@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import os
 import sys
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -15,6 +16,7 @@ import orjson
 
 LogFormat = Literal["text", "json"]
 
+_TEXT_HEAD, _JSON_HEAD = "--- ", '{"event":"start",'
 _ACCESS = "uvicorn.access"
 _HTTP_SERVER = ("uvicorn", "uvicorn.error", _ACCESS)
 _LIBRARIES = ("httpx", "httpcore", "asyncio", "transformers", "huggingface_hub", "filelock")
@@ -111,6 +113,18 @@ def setup(level: str, log_format: LogFormat = "text", *, process: str, http_leve
         logging.getLogger(name).setLevel(quiet)
     for name in _HTTP_SERVER:
         logging.getLogger(name).setLevel(quiet if http_level is None else http_level.upper())
+
+
+def headline(text: str, log_format: LogFormat) -> str:
+    """The line that begins a process's life in a log file that holds several lives."""
+    if log_format == "json":
+        return _JSON_HEAD + to_json({"time": utc(time.time()), "message": text})[1:]
+    return f"{_TEXT_HEAD}{time.strftime('%Y-%m-%d %H:%M:%S')} {text} ---"
+
+
+def is_headline(line: str) -> bool:
+    """Whether `headline` made it."""
+    return line.startswith((_TEXT_HEAD, _JSON_HEAD))
 
 
 def json_is_set_up() -> bool:

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections import deque
 from pathlib import Path
 from typing import BinaryIO
@@ -19,7 +18,7 @@ from typing import BinaryIO
 import msgspec
 import yaml
 
-from common.logs import to_json, utc
+from common.logs import headline, is_headline
 from deploy.environment import without_settings
 from deploy.fleet.messages import Ending, Life, Ready, ReplicaSpec
 from deploy.fleet.roster import log_path
@@ -30,7 +29,6 @@ _POLL_S = 0.05
 _SCHEDULER_GRACE_S = 0.7  # for a frontend that ends its streams and itself, with a better reason than ours
 _LOG_TAIL_LINES = 20
 _LOG_TAIL_BYTES = 64 * 1024
-_HEAD, _JSON_HEAD = "--- ", '{"event":"life",'  # how the first line of a life begins, as text and as JSON
 
 
 class WorkerProcess:
@@ -131,10 +129,7 @@ class WorkerProcess:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         log = self._log.open("ab" if self._life.restarts else "wb")  # one file holds one fleet's lives
         text = f"{self._life.replica_id} life {self._life.incarnation}"
-        if self._spec.settings.get("log_format") == "json":
-            log.write(f"{_JSON_HEAD}{to_json({'time': utc(time.time()), 'message': text})[1:]}\n".encode())
-        else:
-            log.write(f"{_HEAD}{time.strftime('%Y-%m-%d %H:%M:%S')} {text} ---\n".encode())
+        log.write(f"{headline(text, self._spec.settings.get('log_format', 'text'))}\n".encode())
         log.flush()
         return log
 
@@ -177,7 +172,7 @@ def tail(path: Path) -> list[str]:
         lines = deque(log.read().decode(errors="replace").splitlines(), maxlen=_LOG_TAIL_LINES)
     kept: list[str] = []
     for line in reversed(lines):
-        if line.startswith((_HEAD, _JSON_HEAD)):
+        if is_headline(line):
             break
         kept.append(line)
     return kept[::-1]

@@ -12,6 +12,7 @@ import httpx
 import yaml
 
 from common.clock import Clock
+from common.logs import headline
 from deploy.environment import without_settings
 from deploy.fleet.state import Policy
 from deploy.fleet.worker_process import tail
@@ -29,6 +30,7 @@ class GatewayProcess:
     ) -> None:
         self._config = run_dir / "gateway.yaml"
         write_private(self._config, yaml.safe_dump(values).encode())
+        self._log_format = values.get("log_format", "text")
         self._run_dir = run_dir
         self.log = log
         self._env = without_settings(env)
@@ -45,7 +47,7 @@ class GatewayProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-P", "-m", "gateway", "--config", str(self._config)]
         with self.log.open("ab" if self._process else "wb") as log:
-            log.write(b"--- gateway starts ---\n")
+            log.write(f"{headline('gateway starts', self._log_format)}\n".encode())
             log.flush()
             self._process = subprocess.Popen(
                 guarded(command, remove=[]),

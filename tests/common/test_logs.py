@@ -103,3 +103,11 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
 def test_several_lines_as_text() -> None:
     record = logging.LogRecord("name", logging.INFO, "", 0, "%s", (logs.Lines(["one", "two"]),), None)
     assert logs.LineFormatter().format(record).endswith("] one\ntwo")
+
+
+def test_the_first_line_of_a_life() -> None:
+    text, entry = logs.headline("replica-0 life a", "text"), logs.headline("replica-0 life a", "json")
+    assert re.fullmatch(r"--- \d{4}-\d\d-\d\d \d\d:\d\d:\d\d replica-0 life a ---", text)
+    assert json.loads(entry)["message"] == "replica-0 life a"
+    assert logs.is_headline(text) and logs.is_headline(entry)
+    assert not logs.is_headline("[2026-01-01 00:00:00] ready")
