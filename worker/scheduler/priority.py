@@ -19,8 +19,7 @@ class PriorityRules:
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> PriorityRules:
-        """`--schedule-policy priority` is fcfs with --enable-priority-scheduling."""
-        scheduled = settings.enable_priority_scheduling or settings.schedule_policy == "priority"
+        scheduled = settings.schedules_by_priority
         preempts = scheduled and not settings.disable_priority_preemption
         return cls(
             scheduled=scheduled,

@@ -59,6 +59,7 @@ class Request:
     cached_tokens: int = 0  # found in the prefix cache at first admission
     queue_time_s: float = 0.0
     num_retractions: int = 0
+    head: tuple[str | None, bytes] | None = None  # namespace and first tokens, for in-batch prefix grouping
     lookup: PrefixLookup | None = None  # how much of `fill_key` was cached when last asked
 
     def __post_init__(self) -> None:
@@ -92,5 +93,5 @@ class Request:
     def refill(self) -> None:
         """Start over after a retraction: prefill must compute the outputs too."""
         self.fill_key = self.key_of(self.prompt_len + len(self.output_ids))
-        self.lookup = None
+        self.head = self.lookup = None
         self.num_retractions += 1

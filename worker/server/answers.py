@@ -26,6 +26,7 @@ class Answer:
     last_s: float = 0.0
     read_parts: int = 0  # how much its reader has had
     read_tokens: int = 0
+    interval_tokens: int | None = None  # per stream event, if not as the replica's settings say
 
     @property
     def text(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from worker.config import WorkerSettings
 from worker.ipc.messages import SchedulerReady
 from worker.sampling_params import SamplingParams
 from worker.server.errors import RequestFault
@@ -12,10 +13,17 @@ from worker.server.sampling import check_token_ids
 
 @dataclass(frozen=True, slots=True)
 class PromptLimits:
-    """Bounds of one replica's prompts."""
+    """Bounds of one replica's prompts, and whether they may have a priority."""
 
     ready: SchedulerReady
     auto_truncate: bool
+    takes_priority: bool = True
+
+    def check_priority(self, priority: int | None) -> None:
+        """Refuse a request with a priority where priorities mean nothing and clients shall know it."""
+        if priority is not None and not self.takes_priority:
+            text = "This server does not schedule by priority; send the request without the field priority."
+            raise RequestFault(400, text, param="priority")
 
     def check_text(self, least_tokens: int, param: str) -> None:
         """Refuse a text that is too long whatever its tokens are, so that nobody encodes it."""
@@ -46,6 +54,11 @@ class PromptLimits:
             )
             raise RequestFault(400, text, param=param, code="context_length_exceeded")
         return input_ids
+
+
+def takes_priority(settings: WorkerSettings) -> bool:
+    """Whether a request may name a priority. Ignored ones are refused only if asked for."""
+    return settings.schedules_by_priority or not settings.abort_on_priority_when_disabled
 
 
 def _too_long(tokens: str, context_len: int, param: str) -> RequestFault:

@@ -46,7 +46,8 @@ class NativeBatch:
         asks = []
         for i, (input_ids, (wish, at)) in enumerate(zip(encoded, wishes, strict=True)):
             param = self.param if self.single else f"{self.param}[{i}]"
-            asks += [Ask(input_ids, sampling, param) for sampling in copies(rules.for_native(wish, at), n)]
+            wanted = copies(rules.for_native(wish, at), n)
+            asks += [Ask(input_ids, sampling, param, wish.stream_interval) for sampling in wanted]
         return asks, n
 
     def rids(self, body: GenerateBody, n: int) -> list[str] | None:

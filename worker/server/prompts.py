@@ -17,11 +17,13 @@ from worker.server.streams import Generation
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One sequence to generate: its prompt, its parameters, and the field the prompt came from."""
+    """One sequence to generate: its prompt, its parameters, and the field the prompt came from. `stream_interval`:
+    tokens per stream event, if the client names it."""
 
     input_ids: list[int]
     sampling: SamplingParams
     param: str
+    stream_interval: int | None = None
 
 
 async def encode(serving: Serving, prompts: Prompts, param: str) -> list[list[int]]:
@@ -66,6 +68,7 @@ def start(
     """Check the prompts and send them to the scheduler. Raises RequestFault, then nothing was sent."""
     if rids is None:
         rids = [group_id] if len(asks) == 1 else [f"{group_id}_{i}" for i in range(len(asks))]
+    serving.limits.check_priority(priority)
     requests = [
         GenerateRequest(
             rid=rid,
@@ -76,7 +79,10 @@ def start(
         )
         for rid, ask in zip(rids, asks, strict=True)
     ]
-    return serving.streams.start(group_id, requests, stream=stream)
+    generation = serving.streams.start(group_id, requests, stream=stream)
+    for answer, ask in zip(generation.answers, asks, strict=True):
+        answer.interval_tokens = ask.stream_interval
+    return generation
 
 
 def new_id(prefix: str) -> str:

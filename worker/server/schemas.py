@@ -170,7 +170,7 @@ class NativeSampling(SamplingFields):
     min_new_tokens: MinNewTokens = None
     sampling_seed: Seed = None
     spaces_between_special_tokens: Annotated[Any, unbuilt(True)] = None
-    stream_interval: Annotated[Any, unbuilt(1)] = None
+    stream_interval: Annotated[int, Field(ge=1, le=2**20)] | None = None
     structural_tag: Unbuilt = None
     custom_params: Unbuilt = None
     beam_width: Unbuilt = None

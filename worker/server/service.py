@@ -20,7 +20,7 @@ from worker.ipc.messages import (
 )
 from worker.server.errors import RequestFault
 from worker.server.lifecycle import Lifecycle, ReplicaState
-from worker.server.limits import PromptLimits
+from worker.server.limits import PromptLimits, takes_priority
 from worker.server.metrics import LoadCollector, RequestMetrics
 from worker.server.request_log import request_log
 from worker.server.sampling import SamplingDefaults, SamplingRules, preferred_sampling
@@ -104,7 +104,7 @@ class Service:
     def open(self, ready: SchedulerReady, files: ModelFiles) -> None:
         """The scheduler and the tokenizer are there: take requests from now on."""
         tokenizer = AsyncTokenizer(files.tokenizer)
-        limits = PromptLimits(ready, self.settings.allow_auto_truncate)
+        limits = PromptLimits(ready, self.settings.allow_auto_truncate, takes_priority(self.settings))
         rules = SamplingRules.of(self.settings, files.sampling_defaults, ready)
         log = request_log(self.settings, files.tokenizer)
         interval = self.settings.stream_interval

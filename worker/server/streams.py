@@ -70,10 +70,10 @@ class Generation:
 
     def notify(self, answer: Answer) -> None:
         """Called by Streams when an answer has news."""
-        if answer.finish is None and (
-            self._interval_tokens is None or (answer.read_tokens and answer.unread_tokens < self._interval_tokens)
-        ):
-            return
+        if answer.finish is None:
+            interval = self._interval_tokens and (answer.interval_tokens or self._interval_tokens)
+            if interval is None or (answer.read_tokens and answer.unread_tokens < interval):
+                return
         self._ready[answer.index] = None
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

@@ -82,3 +82,28 @@ async def test_default_and_null_lengths(tokenizer: Tokenizer) -> None:
         for params in (None, {}, {"max_new_tokens": None}, {"max_new_tokens": 5}):
             assert (await app.post("/generate", text="hi", sampling_params=params)).status_code == 200
         assert [request.sampling.max_new_tokens for request in sent(app)] == [128, 128, None, 5]
+
+
+async def test_a_request_may_choose_its_stream_interval(tokenizer: Tokenizer) -> None:
+    async with serving(tokenizer, "abcdefgh", stream_interval=3) as app:
+        wide, plain = {"stream_interval": 5}, {"stream_interval": None}
+        *events, _ = await app.events("/generate", text="hi", sampling_params=wide)
+        assert [event["text"] for event in events] == ["a", "abcdef", "abcdefgh"]  # type: ignore[index]
+        *events, _ = await app.events("/generate", text="hi", sampling_params=plain)
+        assert [event["text"] for event in events] == ["a", "abcd", "abcdefg", "abcdefgh"]  # type: ignore[index]
+        *events, _ = await app.events("/generate", text=["hi", "ho"], sampling_params=[wide, {"stream_interval": 1}])
+        by_answer = [sum(event["index"] == index for event in events) for index in (0, 1)]  # type: ignore[index]
+        assert by_answer == [3, 9]
+
+
+async def test_priorities_reach_the_scheduler_or_are_refused_if_they_mean_nothing(tokenizer: Tokenizer) -> None:
+    async with serving(tokenizer) as app:
+        await app.post("/generate", text="hi", priority=-7)
+        await app.post("/generate", text="hi")
+        assert [request.priority for request in sent(app)] == [-7, None]
+    async with serving(tokenizer, abort_on_priority_when_disabled=True) as app:
+        refused = await app.post("/generate", text="hi", priority=0)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "priority")
+        assert (await app.post("/generate", text="hi")).status_code == 200
+    async with serving(tokenizer, abort_on_priority_when_disabled=True, schedule_policy="priority") as app:
+        assert (await app.post("/generate", text="hi", priority=0)).status_code == 200

@@ -36,15 +36,12 @@ class ColdStarts:
             if matched_tokens <= IN_BATCH_CHECK_TOKENS:
                 self._leaders[head] = request
             return False
-        return shared_tokens(request, leader) >= matched_tokens + IN_BATCH_SHARED_TOKENS
+        shared_bytes = (matched_tokens + IN_BATCH_SHARED_TOKENS) * TOKEN_BYTES
+        key = request.fill_key
+        return len(key) >= shared_bytes and leader.fill_key.startswith(key[:shared_bytes])
 
     def _head(self, request: Request) -> tuple[str | None, bytes]:
         """Two requests share IN_BATCH_SHARED_TOKENS tokens, in whole pages, exactly if their heads are equal."""
-        return (request.namespace, request.fill_key[: self._head_bytes])
-
-
-def shared_tokens(one: Request, other: Request) -> int:
-    """Tokens that two prompts have in common from the start."""
-    length = min(one.fill_len, other.fill_len)
-    differs = one.fill_ids[:length] != other.fill_ids[:length]
-    return int(differs.argmax()) if differs.any() else length
+        if request.head is None:  # kept, and its hash with it: lpm asks for every waiting request in every step
+            request.head = (request.namespace, request.fill_key[: self._head_bytes])
+        return request.head
