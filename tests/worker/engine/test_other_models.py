@@ -123,3 +123,33 @@ def copy_with(source: Path, target: Path, tensors: dict[str, Any] | None) -> Non
     (target / "config.json").write_text(json.dumps(config))
     if tensors is not None:
         save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+
+
+REMOTE_CODE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class RemoteConfig(LlamaConfig):
+    model_type = "remote"
+
+class RemoteForCausalLM(LlamaForCausalLM):
+    config_class = RemoteConfig
+"""
+
+
+def test_trusted_code_of_the_repository_runs(
+    tiny_model: OtherModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = tiny_model("llama-bias")
+    copy_with(tiny.path, tmp_path, load_file(tiny.path / "model.safetensors"))
+    raw = json.loads((tmp_path / "config.json").read_bytes())
+    raw |= {"architectures": ["RemoteForCausalLM"], "model_type": "remote"}
+    raw["auto_map"] = {"AutoConfig": "remote.RemoteConfig", "AutoModelForCausalLM": "remote.RemoteForCausalLM"}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    (tmp_path / "remote.py").write_text(REMOTE_CODE)
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(tmp_path / "cache")
+    drive = driver(TinyModel(tmp_path, tiny.reference), trust_remote_code=True)
+    drive.add(prompts(20)[0])
+    drive.run(NUM_OUTPUTS)
+    check(TinyModel(tmp_path, tiny.reference), drive)
+    assert drive.runner.info.architectures == ("RemoteForCausalLM",)
