@@ -1,4 +1,4 @@
-"""Which architectures (the names in config.json) are served, and in what the families differ."""
+"""Which architectures (the names in config.json) have code of our own, and in what the families differ."""
 
 from __future__ import annotations
 
