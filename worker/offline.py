@@ -108,7 +108,7 @@ class Engine:
         return answers
 
     def _answer(self, index: int, ask: Ask) -> Answer:
-        input_ids = self._limits.fit(ask.input_ids, ask.sampling, ask.param)
+        input_ids = self._limits.fit(ask.input_ids, ask.sampling, ask.param, ask.length_param)
         request = GenerateRequest(rid=str(next(self._rids)), input_ids=input_ids, sampling=ask.sampling)
         if not ask.sampling.stop:
             self._held[request.rid] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from pydantic import ValidationError
@@ -24,8 +25,16 @@ def from_validation(error: ValidationError) -> RequestFault:
     path = field_path(first["loc"])
     if first["type"] == "missing":
         return RequestFault(400, f"{path} is required.", param=path)
-    message = first["msg"].removeprefix("Value error, ").rstrip(".")
-    return RequestFault(400, f"{path or 'The body'}: {message}.", param=path)
+    same_place = [each["msg"] for each in same_field if field_path(each["loc"]) == path]
+    return RequestFault(400, f"{path or 'The body'}: {_one_of(same_place)}.", param=path)
+
+
+def _one_of(messages: Sequence[str]) -> str:
+    """What a field may be: pydantic's sentence, or one out of those for each branch of a union."""
+    plain = [_CLASS.sub("", message.removeprefix("Value error, ").rstrip(".")) for message in messages]
+    first, *others = dict.fromkeys(plain)
+    kinds = [message.removeprefix(_KIND) for message in (first, *others) if message.startswith(_KIND)]
+    return _KIND + " or ".join(kinds) if first.startswith(_KIND) else first
 
 
 def field_path(location: Sequence[int | str]) -> str | None:
@@ -39,4 +48,6 @@ def field_path(location: Sequence[int | str]) -> str | None:
     return path or None
 
 
+_KIND = "Input should be "
+_CLASS = re.compile(r" or instance of \w+$")
 _BRANCHES = frozenset({"str", "int", "float", "bool", "list", "dict"})

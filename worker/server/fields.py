@@ -38,6 +38,8 @@ Unbuilt = Annotated[Any, unbuilt(False, [], {}, "")]
 
 
 def _as_stop_list(value: Any) -> Any:
+    if value is not None and not isinstance(value, str | list):
+        raise ValueError("must be a string or a list of strings")
     return [value] if isinstance(value, str) else value
 
 

@@ -30,8 +30,11 @@ class PromptLimits:
         if least_tokens >= self.ready.context_len and not self.auto_truncate:
             raise _too_long(f"at least {least_tokens}", self.ready.context_len, param)
 
-    def fit(self, input_ids: list[int], sampling: SamplingParams, param: str) -> list[int]:
-        """The prompt as it may be sent to the scheduler. Raises RequestFault if it is empty, foreign or too long."""
+    def fit(
+        self, input_ids: list[int], sampling: SamplingParams, param: str, length_param: str | None = None
+    ) -> list[int]:
+        """The prompt as it may be sent to the scheduler. Raises RequestFault if it is empty, foreign or too long, and
+        if it leaves no room for the answer that the client asked for in `length_param`."""
         ready = self.ready
         if not input_ids:
             raise RequestFault(400, f"{param} has no tokens; give at least one.", param=param)
@@ -46,7 +49,7 @@ class PromptLimits:
                 f"Requested token count exceeds the model's maximum context length of {ready.context_len} tokens: "
                 f"{num_tokens} tokens in the prompt and {answer} for the answer make {num_tokens + answer}."
             )
-            raise RequestFault(400, text, param=param, code="context_length_exceeded")
+            raise RequestFault(400, text, param=length_param or param, code="context_length_exceeded")
         if num_tokens > ready.max_req_input_len:
             text = (
                 f"Input length ({num_tokens} tokens) exceeds the maximum allowed length "

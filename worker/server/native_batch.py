@@ -47,7 +47,8 @@ class NativeBatch:
         for i, (input_ids, (wish, at)) in enumerate(zip(encoded, wishes, strict=True)):
             param = self.param if self.single else f"{self.param}[{i}]"
             wanted = copies(rules.for_native(wish, at), n)
-            asks += [Ask(input_ids, sampling, param, wish.stream_interval) for sampling in wanted]
+            length_param = f"{at}.max_new_tokens" if wish.max_new_tokens is not None else None
+            asks += [Ask(input_ids, sampling, param, wish.stream_interval, length_param) for sampling in wanted]
         return asks, n
 
     def rids(self, body: GenerateBody, n: int) -> list[str] | None:

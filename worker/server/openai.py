@@ -21,6 +21,8 @@ from worker.server.schemas import ChatRequest, CompletionRequest, Message, OpenA
 from worker.server.service import Service, Serving
 from worker.server.streams import Generation
 
+_LENGTHS = ("max_completion_tokens", "max_tokens")  # the first one given is the one that counts
+
 
 async def completions(service: Service, request: Request) -> Response:
     """Answer a completion request; its choices are the n answers of the first prompt, then of the second, ..."""
@@ -92,7 +94,8 @@ def template_message(message: Message) -> dict[str, Any]:
 
 
 def _asks(body: OpenAIFields, input_ids: list[int], sampling: SamplingParams, param: str) -> list[Ask]:
-    return [Ask(input_ids, one, param) for one in copies(sampling, body.n or 1)]
+    length_param = next((name for name in _LENGTHS if getattr(body, name, None) is not None), None)
+    return [Ask(input_ids, one, param, length_param=length_param) for one in copies(sampling, body.n or 1)]
 
 
 def _start(serving: Serving, body: OpenAIFields, asks: Sequence[Ask], header: Header) -> Generation:

@@ -18,12 +18,13 @@ from worker.server.streams import Generation
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One sequence to generate: its prompt, its parameters, and the field the prompt came from. `stream_interval`:
-    tokens per stream event, if the client names it."""
+    tokens per stream event, if the client names it; `length_param`: the field that says how long the answer may be."""
 
     input_ids: list[int]
     sampling: SamplingParams
     param: str
     stream_interval: int | None = None
+    length_param: str | None = None
 
 
 async def encode(serving: Serving, prompts: Prompts, param: str) -> list[list[int]]:
@@ -72,7 +73,7 @@ def start(
     requests = [
         GenerateRequest(
             rid=rid,
-            input_ids=serving.limits.fit(ask.input_ids, ask.sampling, ask.param),
+            input_ids=serving.limits.fit(ask.input_ids, ask.sampling, ask.param, ask.length_param),
             sampling=ask.sampling,
             priority=priority,
             extra_key=extra_key,

@@ -39,7 +39,7 @@ FAULTS: list[tuple[str, dict[str, Any], int, str | None]] = [
     (CHAT, {"max_tokens": 2.5}, 400, "max_tokens"),
     (CHAT, {"max_tokens": "5"}, 400, "max_tokens"),
     (CHAT, {"max_tokens": 10**30}, 400, "max_tokens"),
-    (CHAT, {"max_tokens": 512}, 400, "messages"),  # with the prompt over the context
+    (CHAT, {"max_tokens": 512}, 400, "max_tokens"),  # with the prompt over the context
     (CHAT, {"max_completion_tokens": 0}, 400, "max_completion_tokens"),
     (CHAT, {"max_tokens": 3, "min_tokens": 4}, 400, "min_tokens"),
     (CHAT, {"temperature": -0.1}, 400, "temperature"),
@@ -220,8 +220,16 @@ async def test_unknown_routes_and_methods(app: App) -> None:
 async def test_over_long_prompts_say_how_long(app: App) -> None:
     message = check_error(await app.post(TEXT, prompt=[5] * 600), 400, "prompt")
     assert message == "The input (600 tokens) is longer than the model's context length (512 tokens)."
-    message = check_error(await app.post(TEXT, prompt=[5] * 100, max_tokens=500), 400, "prompt")
-    assert message.startswith("Requested token count exceeds the model's maximum context length of 512 tokens")
+    for path, body, param in (
+        (TEXT, {"prompt": [5] * 100, "max_tokens": 500}, "max_tokens"),
+        (CHAT, {"messages": HI, "max_tokens": 3, "max_completion_tokens": 511}, "max_completion_tokens"),
+        (CHAT, {"messages": HI, "max_tokens": 511}, "max_tokens"),
+        (NATIVE, {"input_ids": [5], "sampling_params": {"max_new_tokens": 600}}, "sampling_params.max_new_tokens"),
+        (TEXT, {"prompt": [5] * 500}, "prompt"),  # no room for the 16 that nobody asked for
+        (NATIVE, {"input_ids": [5] * 400}, "input_ids"),
+    ):
+        message = check_error(await app.post(path, **body), 400, param)
+        assert message.startswith("Requested token count exceeds the model's maximum context length of 512 tokens")
     message = check_error(await app.post(TEXT, prompt=[5] * 300), 400, "prompt")
     assert message == "Input length (300 tokens) exceeds the maximum allowed length (290 tokens)."
 
@@ -255,3 +263,22 @@ async def test_a_client_that_leaves_in_its_body_harms_nobody(app: App) -> None:
     writer.close()
     await writer.wait_closed()
     assert (await app.post(TEXT, prompt="hi")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "allowed"),
+    [
+        (NATIVE, {"text": 5}, "text: Input should be a valid string or a valid array."),
+        (NATIVE, {"input_ids": [5, "x"]}, "input_ids[1]: Input should be a valid integer or a valid array."),
+        (
+            NATIVE,
+            {"text": "a", "sampling_params": 5},
+            "sampling_params: Input should be an object or a valid array.",
+        ),
+        (TEXT, {"prompt": "a", "stop": 5}, "stop: must be a string or a list of strings."),
+        (TEXT, {"prompt": "a", "max_tokens": "x"}, "max_tokens: Input should be a valid integer."),
+        (TEXT, {"prompt": "a", "stop": ["a", 5]}, "stop[1]: Input should be a valid string."),
+    ],
+)
+async def test_all_that_a_field_may_be_is_named(app: App, path: str, body: dict[str, Any], allowed: str) -> None:
+    assert (await app.post(path, **body)).json()["error"]["message"] == allowed
