@@ -1,4 +1,4 @@
-"""`canopy bench PROGRAM`: hands over to the programs of benchmarks/ that measure one engine."""
+"""`canopy bench PROGRAM`: hands over to the programs of benchmarks/."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from types import ModuleType
 
 from common.errors import UserError
 
-_PROGRAMS = ("offline", "kernels")
+_PROGRAMS = ("offline", "kernels", "serve")
 _HELP = """usage: canopy bench PROGRAM [flags]
 
   offline --workload mixed|steady|shared-prefix|single [--json] [flags of canopy worker]
           throughput of one engine without a server; with --device sim in virtual time
   kernels [--part NAME] [--json]
           GPU kernels one by one
+  serve   [--base-url URL] [--dataset-name NAME] [--num-prompts N] [--request-rate R] ...
+          load on a running server or gateway
 
 canopy bench PROGRAM --help lists the flags of a program."""
 
@@ -26,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     name, *flags = argv
     if name not in _PROGRAMS:
-        raise UserError(f"canopy bench has no program {name!r}; it has {' and '.join(_PROGRAMS)}.")
+        raise UserError(f"canopy bench has no program {name!r}; it has {', '.join(_PROGRAMS)}.")
     if name == "kernels":
         _check_gpu()
     program = _program(name)
