@@ -22,6 +22,8 @@ from worker.scheduler.stats import SchedulerStats
 
 OUT_OF_VOCABULARY = "The model produced the token id {token}, which is outside its vocabulary; its output is unusable."
 STEP_FAILED = "The step that computed this request failed: {fault}"
+# Kinds of token ids. A request that ignores EOS (1) minds only what is greater.
+_PLAIN, _EOS, _UNUSABLE = 0, 1, 2
 _LENGTH = FinishReason(kind="length")
 
 logger = logging.getLogger(__name__)
@@ -47,8 +49,9 @@ class ResultHandler:
         self._outbox = outbox
         self._stats = stats
         self._vocab_size = info.vocab_size
-        self._is_eos = np.zeros(info.vocab_size, np.bool_)
-        self._is_eos[list(info.eos_token_ids)] = True
+        self._kinds = np.full(info.vocab_size + 1, _PLAIN, np.uint8)  # by token id; the last stands for all others
+        self._kinds[list(info.eos_token_ids)] = _EOS
+        self._kinds[-1] = _UNUSABLE
 
     def handle(self, plan: Plan, result: StepResult) -> None:
         """A step succeeded."""
@@ -88,11 +91,11 @@ class ResultHandler:
     def _append(self, rows: Int64s, token_ids: npt.NDArray[np.int32], num_decoded: int) -> None:
         """One new token for the request of each row. From `num_decoded` on it is the first after prefill."""
         table = self._table
-        usable = (token_ids >= 0) & (token_ids < self._vocab_size)
-        table.num_outputs[rows] += usable
-        self._stats.on_tokens(int(np.count_nonzero(usable)))
-        special = ~usable | (table.num_outputs[rows] >= table.max_new[rows]) | table.has_stop_ids[rows]
-        special |= self._is_eos[np.where(usable, token_ids, 0)] & ~table.ignore_eos[rows]
+        kinds = self._kinds[np.minimum(token_ids.view(np.uint32), self._vocab_size)]  # negative ids are large here
+        num_outputs = table.num_outputs[rows] + 1
+        table.num_outputs[rows] = num_outputs
+        self._stats.on_tokens(len(kinds) - int(np.count_nonzero(kinds == _UNUSABLE)))
+        special = (kinds > table.ignore_eos[rows]) | (num_outputs >= table.surely_goes_on[rows])
         special[num_decoded:] = True
         plain = ~special
         plain_rows, plain_tokens = rows[plain], token_ids[plain].tolist()
@@ -120,6 +123,6 @@ class ResultHandler:
             return _LENGTH
         if len(request.output_ids) <= sampling.min_new_tokens:
             return None
-        if token in sampling.stop_token_ids or (self._is_eos[token] and not sampling.ignore_eos):
+        if token in sampling.stop_token_ids or (self._kinds[token] == _EOS and not sampling.ignore_eos):
             return FinishReason(kind="stop", matched=token)
         return None

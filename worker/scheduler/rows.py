@@ -47,7 +47,7 @@ class RequestTable:
         self.max_new = np.zeros(max_rows, np.int64)
         self.min_new = np.zeros(max_rows, np.int64)
         self.ignore_eos = np.zeros(max_rows, np.bool_)
-        self.has_stop_ids = np.zeros(max_rows, np.bool_)
+        self.surely_goes_on = np.zeros(max_rows, np.int64)  # with fewer outputs than that, only EOS can end it
 
     @property
     def num_free_rows(self) -> int:
@@ -100,7 +100,7 @@ class RequestTable:
         self.max_new[row] = request.max_new_tokens
         self.min_new[row] = request.sampling.min_new_tokens
         self.ignore_eos[row] = request.sampling.ignore_eos
-        self.has_stop_ids[row] = bool(request.sampling.stop_token_ids)
+        self.surely_goes_on[row] = 0 if request.sampling.stop_token_ids else request.max_new_tokens
         return row
 
     def release(self, request: Request) -> None:

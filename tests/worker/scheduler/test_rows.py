@@ -26,7 +26,7 @@ def test_a_row_starts_with_the_requests_counters(table: RequestTable) -> None:
     assert request.row == row and table.request(row) is request
     assert (table.num_outputs[row], table.num_launched[row], table.prompt_len[row]) == (1, 1, 2)
     assert (table.max_new[row], table.min_new[row]) == (9, 2)
-    assert table.ignore_eos[row] and table.has_stop_ids[row] and not table.decoding[row]
+    assert table.ignore_eos[row] and table.surely_goes_on[row] == 0 and not table.decoding[row]
     assert (table.num_used_rows, table.num_free_rows) == (1, 2)
 
 
