@@ -122,7 +122,7 @@ def test_an_interrupted_call_leaves_nothing_running(engine: Engine, monkeypatch:
 
 
 def test_bad_settings_are_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^--page-size: .*\.$"):
+    with pytest.raises(UserError, match=r"^--page-size must be at least 1 \(got 0\)\.$"):
         Engine(model_path=str(tmp_path), page_size=0)
     with pytest.raises(UserError, match="does not exist"):
         Engine(model_path=str(tmp_path / "nowhere"))
