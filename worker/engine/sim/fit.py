@@ -1,6 +1,7 @@
 """Makes a profile of measured steps: `python -m worker.engine.sim.fit STEPS --out PROFILE`. Prints how well it fits.
 
-The costs of step_time.py that come closest, in relative terms, none negative (least squares). Steps that the host
+The costs of step_time.py that come closest, in relative terms, none negative: least squares, in which errors beyond
+LARGE_ERROR count in proportion only (Huber), because a busy host makes some steps far too long. Steps that the host
 bounds say nothing about the device: the floor is the time, among those of steps without a graph, that leaves the least
 error when steps near it are left out of the fit of the rest.
 """
@@ -26,6 +27,8 @@ Floats = npt.NDArray[np.float64]
 
 NEAR_FLOOR = 1.15  # steps without a graph that take less than this times the floor may be bound by the host
 MAX_FLOOR_CANDIDATES = 40
+LARGE_ERROR = 0.05
+ROBUST_ROUNDS = 6  # of fitting with weights by the errors of the round before
 SIGNIFICANT_DIGITS = 5
 
 
@@ -74,7 +77,7 @@ def fit_costs(steps: Sequence[MeasuredStep]) -> StepCosts:
     eager = np.unique([s.time_s for s in several if not s.shape.graph])
     candidates = eager[np.linspace(0, len(eager) // 2, MAX_FLOOR_CANDIDATES).astype(int)] if len(eager) else []
     fits = [_with_floor(several, single_costs, floor_s) for floor_s in (0.0, *candidates)]
-    return min(fits, key=lambda costs: _squared_error(several, costs))
+    return min(fits, key=lambda costs: _absolute_error(several, costs))
 
 
 def errors(steps: Sequence[MeasuredStep], costs: StepCosts) -> list[KindError]:
@@ -138,12 +141,17 @@ def _with_floor(samples: Sequence[_Sample], single: Floats, floor_s: float) -> S
 
 
 def _relative_nnls(rows: Sequence[Sequence[float]], samples: Sequence[_Sample]) -> Floats:
-    times = np.array([s.time_s for s in samples])
-    return nnls(np.array(rows) / times[:, None], np.ones(len(times)))
+    matrix = np.array(rows) / np.array([[s.time_s] for s in samples])
+    weights = np.ones(len(samples))
+    for _ in range(ROBUST_ROUNDS):
+        factors = nnls(matrix * weights[:, None], weights)
+        off = np.abs(matrix @ factors - 1)
+        weights = np.sqrt(LARGE_ERROR / np.maximum(off, LARGE_ERROR))
+    return factors
 
 
-def _squared_error(samples: Sequence[_Sample], costs: StepCosts) -> float:
-    return float(sum((step_time_s(s.shape, costs) / s.time_s - 1) ** 2 for s in samples))
+def _absolute_error(samples: Sequence[_Sample], costs: StepCosts) -> float:
+    return float(sum(abs(step_time_s(s.shape, costs) / s.time_s - 1) for s in samples))
 
 
 def _rounded(value: float) -> float:
