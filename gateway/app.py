@@ -20,9 +20,11 @@ from gateway.fleet.ray_discovery import RayFleetWatch
 from gateway.fleet.registry import Registry
 from gateway.metrics import Metrics
 from gateway.proxy.access_log import AccessLog
+from gateway.proxy.exchange import Exchange
 from gateway.proxy.fetch import Fetcher, WorkerProbe
 from gateway.proxy.forwarder import ConnectionPools, Forwarder, Timeouts
 from gateway.resilience.breaker import BreakerRules
+from gateway.resilience.resuming_exchange import ResumingExchanges
 from gateway.resilience.retry import RetryBudget, RetryRules
 from gateway.routing.factory import make_policy
 from gateway.routing.router import Router
@@ -100,6 +102,7 @@ def build(
         clock=clock,
         access_log=AccessLog(enabled=settings.access_log),
         suspect=health.suspect,
+        make_exchange=ResumingExchanges(fetcher) if settings.resume_streams else Exchange,
     )
     for subscriber in (metrics.workers, pools.follow, health.follow):
         registry.subscribe(subscriber)

@@ -13,7 +13,8 @@ from gateway.fleet.registry import Registry, Snapshot
 from gateway.fleet.worker import Ticket, WorkerView
 from gateway.metrics import Metrics
 from gateway.proxy.access_log import AccessLog
-from gateway.proxy.exchange import Exchange
+from gateway.proxy.downstream import Downstream
+from gateway.proxy.exchange import Exchange, Inbound
 from gateway.proxy.upstream import ConnectionPool, Failure, FailureKind
 from gateway.resilience.outcomes import Outcome
 from gateway.resilience.retry import RetryBudget, RetryRules
@@ -21,6 +22,8 @@ from gateway.routing.policy import RouteRequest
 from gateway.routing.router import Router
 
 _MAX_SWEEP_S = 1.0
+
+ExchangeFactory = Callable[["Forwarder", Inbound, Downstream], Exchange]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +95,9 @@ class Forwarder:
         clock: Clock,
         access_log: AccessLog,
         suspect: Callable[[str], None],
+        make_exchange: ExchangeFactory = Exchange,
     ) -> None:
+        self.make_exchange = make_exchange
         self.router = router
         self.pools = pools
         self.timeouts = timeouts

@@ -1,0 +1,165 @@
+"""An exchange that outlives its worker: a stream that breaks is continued by another one (--resume-streams).
+
+Only requests that `continuation_of` lets through become one; the client then sees one stream, without a seam.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import orjson
+
+from gateway.proxy.downstream import Downstream
+from gateway.proxy.exchange import Exchange, Inbound
+from gateway.proxy.fetch import Fetcher, FetchError
+from gateway.proxy.forwarder import Forwarder
+from gateway.proxy.http1 import ResponseHead
+from gateway.proxy.upstream import Failure, FailureKind
+from gateway.resilience.continuation import Continuation, continuation_of
+from gateway.resilience.outcomes import RETRIED_STATUSES, Outcome, outcome_of, rest_of
+from gateway.resilience.resumable_stream import ResumableStream
+
+_COUNT_TIMEOUT_S = 10.0
+_CAUSE = "resume"  # label of the metric that counts retries
+
+# (worker's URL, text) -> tokens, None if it does not count them; raises FetchError
+TokenCounter = Callable[[str, str], Awaitable[int | None]]
+
+
+class ResumingExchange(Exchange):
+    """One streamed request that may move to another worker after its first byte."""
+
+    __slots__ = ("_count", "_stream")
+
+    def __init__(
+        self,
+        forwarder: Forwarder,
+        inbound: Inbound,
+        downstream: Downstream,
+        continuation: Continuation,
+        count: TokenCounter,
+    ) -> None:
+        super().__init__(forwarder, inbound, downstream)
+        self._stream = ResumableStream(continuation)
+        self._count = count
+
+    def on_head(self, head: ResponseHead) -> None:
+        if self._status:
+            self._on_next_head(head)
+            return
+        super().on_head(head)
+        if self._gate is not None and head.status == 200:
+            self._gate = self._stream
+
+    def on_fail(self, failure: Failure) -> None:
+        if self._gate is not self._stream or failure.kind is FailureKind.STALE:
+            super().on_fail(failure)
+            return
+        self._connection = None
+        assert self.choice is not None
+        self._forwarder.note_failure(self.choice.worker, failure)
+        self._go_elsewhere(failure, Outcome.REPLICA_FAULT)
+
+    def _on_next_head(self, head: ResponseHead) -> None:
+        """The worker that takes over answers."""
+        if head.status == 200 and head.event_stream:
+            assert self._ticket is not None
+            self._ticket.prefilled()
+            self._progress_s = self._forwarder.clock.now_s()
+            return
+        if head.status in RETRIED_STATUSES:
+            self._rest_s = rest_of(head.headers)
+        failure = Failure(FailureKind.CUT, f"the next worker answered {head.status}")
+        self._go_elsewhere(failure, outcome_of(head.status))
+
+    def _go_elsewhere(self, failure: Failure, outcome: Outcome) -> None:
+        """Complete the stream, or let another worker do so, or break it off."""
+        ending = self._stream.ending()
+        if ending is not None:
+            self._complete(ending, outcome, failure.kind.value)
+        elif outcome is Outcome.CLIENT_FAULT or not self._stream.resumable or not self._retried(_CAUSE, outcome):
+            self._break_off(failure, outcome)
+        else:
+            self._progress_s = self._forwarder.clock.now_s()
+
+    def _dispatch(self, *, fresh: bool) -> None:
+        if self._status:
+            self._forwarder.spawn(self._dispatch_rest(fresh=fresh))
+        else:
+            super()._dispatch(fresh=fresh)
+
+    async def _dispatch_rest(self, *, fresh: bool) -> None:
+        """Ask the chosen worker for the rest of the answer."""
+        assert self.choice is not None
+        stream = self._stream
+        try:
+            counted = stream.needs_count and stream.text
+            tokens = await self._count(self.choice.worker.url, stream.text) if counted else 0
+        except FetchError as error:
+            if not self.done:
+                self.on_fail(error.failure)
+            return
+        if self.done:
+            return
+        if tokens is None:
+            self._give_up("the next worker does not count tokens")
+            return
+        body = stream.resume(tokens)
+        if body is not None:
+            self.inbound = msgspec.structs.replace(self.inbound, body=body)
+            super()._dispatch(fresh=fresh)
+            return
+        ending = stream.ending(at_limit=True)
+        if ending is not None:
+            self._complete(ending, Outcome.SERVED, "")
+        else:
+            self._give_up("the worker left before it told the usage")
+
+    def _give_up(self, message: str) -> None:
+        """For a reason that is no fault of the worker at hand."""
+        self._break_off(Failure(FailureKind.CUT, message), Outcome.CLIENT_FAULT)
+
+    def _refuse(
+        self,
+        status: int,
+        message: str,
+        code: str | None,
+        param: str | None = None,
+        outcome: Outcome = Outcome.CLIENT_FAULT,
+    ) -> None:
+        if self._status:
+            self._give_up(message)
+        else:
+            super()._refuse(status, message, code, param, outcome)
+
+
+class ResumingExchanges:
+    """Makes exchanges: resuming ones where the request allows it."""
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
+
+    def __call__(self, forwarder: Forwarder, inbound: Inbound, downstream: Downstream) -> Exchange:
+        continuation = continuation_of(inbound.endpoint, inbound.body) if inbound.route.stream else None
+        if continuation is None:
+            return Exchange(forwarder, inbound, downstream)
+
+        async def count(url: str, text: str) -> int | None:
+            return await count_tokens(self._fetcher, url, continuation.model, text)
+
+        return ResumingExchange(forwarder, inbound, downstream, continuation, count)
+
+
+async def count_tokens(fetcher: Fetcher, url: str, model: object, text: str) -> int | None:
+    """How many tokens the worker takes `text` for; None if it has no /tokenize that says so. Raises FetchError."""
+    body = orjson.dumps({"model": model, "prompt": text, "add_special_tokens": False})
+    headers = [(b"content-type", b"application/json")]
+    answer = await fetcher.fetch(
+        url, "/tokenize", timeout_s=_COUNT_TIMEOUT_S, method="POST", headers=headers, body=body
+    )
+    try:
+        count = orjson.loads(answer.body)["count"] if answer.status == 200 else None
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        count = None
+    return count if type(count) is int else None
