@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pydantic import create_model
@@ -34,6 +35,7 @@ PUBLIC = frozenset(
     }
 )
 GATEWAY_ONLY = PUBLIC & GatewaySettings.model_fields.keys()
+_PATHS = frozenset(setting.name for setting in settings_of(WorkerSettings) if setting.path)
 _DOWNLOAD = "download the model first, for example with `hf download`, and give its directory"
 _PROXY = "the gateway does not have it; put a proxy that does in front of the gateway"
 LAUNCHERS = frozenset({"worker_urls", "ray_address", "incarnation", "ready_file"})  # not accepted
@@ -64,7 +66,7 @@ class ServeSettings:
 def load_serve_settings(argv: Sequence[str], env: Mapping[str, str]) -> ServeSettings:
     """Parse `canopy serve` arguments; the model needs no flag. Raises UserError for any fault."""
     loaded = load(combined_settings(), argv, env, prog="canopy serve", positional="model_path")
-    values = {name: getattr(loaded.settings, name) for name in loaded.sources}
+    values = {name: _from_anywhere(name, getattr(loaded.settings, name)) for name in loaded.sources}
     worker_values = _values_of(WorkerSettings, values, without=GATEWAY_ONLY)
     gateway_values = _values_of(GatewaySettings, values, without=frozenset())
     return ServeSettings(
@@ -90,6 +92,13 @@ def combined_settings() -> type[Settings]:
                     field = without_feature(field, _DOWNLOAD)
                 fields[setting.name] = (field.annotation, field)
     return create_model("CombinedSettings", __base__=Settings, __doc__=FleetSettings.__doc__, **fields)
+
+
+def _from_anywhere(name: str, value: Any) -> Any:
+    """A path that works in the replicas, which run in a directory of their own."""
+    if name in _PATHS and isinstance(value, str) and Path(value).expanduser().exists():
+        return str(Path(value).expanduser().resolve())
+    return value
 
 
 def _values_of(cls: type[Settings], values: Mapping[str, Any], *, without: frozenset[str]) -> dict[str, Any]:

@@ -46,6 +46,7 @@ def option(
     deprecated: Sequence[str] = (),
     not_built: str | None = None,
     secret: bool = False,
+    path: bool = False,
     **bounds: Any,
 ) -> Any:
     """A settings field: default (`...` = required), help with its unit, category of the help page, and more.
@@ -53,6 +54,7 @@ def option(
     aliases, deprecated: further names, without dashes in front; a deprecated one is accepted with a warning.
     not_built: what to do instead; the setting is known, but any value but its default is refused.
     secret: the value is shown nowhere.
+    path: the value is, or may be, a path below the directory where the user is.
     bounds: pydantic's, such as ge=0.
     """
     extra = {
@@ -61,6 +63,7 @@ def option(
         "deprecated": tuple(deprecated),
         "not_built": not_built,
         "secret": secret,
+        "path": path,
     }
     return Field(default, description=help_text, json_schema_extra=cast(Any, extra), repr=not secret, **bounds)
 
@@ -128,6 +131,11 @@ class Setting:
     def secret(self) -> bool:
         """The value is shown nowhere."""
         return cast(bool, self._extra["secret"])
+
+    @property
+    def path(self) -> bool:
+        """The value may be a path below the directory where the user is."""
+        return cast(bool, self._extra["path"])
 
     @property
     def kind(self) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from common.errors import UserError
@@ -51,6 +53,23 @@ def test_every_flag_of_a_replica_reaches_the_replicas_or_is_refused(setting: Set
     owner = settings.gateway_values if setting.name in GATEWAY_ONLY else settings.worker_values
     assert owner[setting.name] == other_value(setting)
     assert (setting.name in settings.worker_values) == (setting.name not in GATEWAY_ONLY)
+
+
+def test_paths_work_from_every_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replicas run somewhere else; names that are no paths stay as they are."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.jinja").touch()
+    (tmp_path / "tokenizer").mkdir()
+    argv = ["m", "--chat-template", "t.jinja", "--tokenizer-path=tokenizer", "--device=sim", "--sim-profile=fast"]
+    settings = load_serve_settings(argv, {})
+    assert settings.worker_values == {
+        "model_path": "m",
+        "chat_template": str(tmp_path / "t.jinja"),
+        "tokenizer_path": str(tmp_path / "tokenizer"),
+        "device": "sim",
+        "sim_profile": "fast",
+    }
+    assert settings.worker.chat_template == str(tmp_path / "t.jinja")
 
 
 def test_environment_and_bounds_are_those_of_the_owner() -> None:

@@ -5,12 +5,14 @@ All hang on a registry passed in. The scheduler's numbers come from its last loa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from worker.config import WorkerSettings
 from worker.ipc.messages import LoadReport, TokenDelta
 
 _TTFT_BUCKETS_S = (0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 20, 40, 60, 80, 100, 200, 400)
@@ -40,16 +42,35 @@ _COUNTERS = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buckets:
+    """Upper bounds of histogram buckets, in seconds, rising."""
+
+    ttft_s: Sequence[float] = _TTFT_BUCKETS_S
+    itl_s: Sequence[float] = _ITL_BUCKETS_S
+    e2e_s: Sequence[float] = _E2E_BUCKETS_S
+
+    @classmethod
+    def of(cls, settings: WorkerSettings) -> Buckets:
+        """Those of the settings, and the defaults where they name none."""
+        return cls(
+            ttft_s=settings.bucket_time_to_first_token or _TTFT_BUCKETS_S,
+            itl_s=settings.bucket_inter_token_latency or _ITL_BUCKETS_S,
+            e2e_s=settings.bucket_e2e_request_latency or _E2E_BUCKETS_S,
+        )
+
+
 class RequestMetrics:
     """What requests experience, as the frontend sees it."""
 
-    def __init__(self, registry: CollectorRegistry, model: str) -> None:
+    def __init__(self, registry: CollectorRegistry, model: str, buckets: Buckets | None = None) -> None:
         labels = ["model_name"]
+        bounds = buckets or Buckets()
 
         def counter(name: str, text: str) -> Counter:
             return Counter(f"canopy_{name}", text, labels, registry=registry).labels(model)
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
             return Histogram(f"canopy_{name}", text, labels, buckets=buckets, registry=registry).labels(model)
 
         self._requests = counter("num_requests", "Sequences that ended")
@@ -57,9 +78,9 @@ class RequestMetrics:
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens of ended sequences")
         self._cached_tokens = counter("cached_tokens", "Prompt tokens of ended sequences that the prefix cache held")
         self._generation_tokens = counter("generation_tokens", "Tokens generated for ended sequences")
-        self._ttft = histogram("time_to_first_token_seconds", "From arrival to first token", _TTFT_BUCKETS_S)
-        self._itl = histogram("inter_token_latency_seconds", "Between two tokens of a sequence", _ITL_BUCKETS_S)
-        self._e2e = histogram("e2e_request_latency_seconds", "From arrival to the end", _E2E_BUCKETS_S)
+        self._ttft = histogram("time_to_first_token_seconds", "From arrival to first token", bounds.ttft_s)
+        self._itl = histogram("inter_token_latency_seconds", "Between two tokens of a sequence", bounds.itl_s)
+        self._e2e = histogram("e2e_request_latency_seconds", "From arrival to the end", bounds.e2e_s)
         self._queue = histogram("queue_time_seconds", "From arrival to first admission", _QUEUE_BUCKETS_S)
 
     def on_first_token(self, ttft_s: float, queue_time_s: float) -> None:

@@ -21,7 +21,7 @@ from worker.ipc.messages import (
 from worker.server.errors import RequestFault
 from worker.server.lifecycle import Lifecycle, ReplicaState
 from worker.server.limits import PromptLimits, takes_priority
-from worker.server.metrics import LoadCollector, RequestMetrics
+from worker.server.metrics import Buckets, LoadCollector, RequestMetrics
 from worker.server.request_log import request_log
 from worker.server.sampling import SamplingDefaults, SamplingRules, preferred_sampling
 from worker.server.scheduler_client import SchedulerClient
@@ -83,7 +83,7 @@ class Service:
         self.scheduler = SchedulerClient(send)
         self.load_metrics = LoadCollector(settings.model_name)
         registry.register(self.load_metrics)
-        self._metrics = RequestMetrics(registry, settings.model_name)
+        self._metrics = RequestMetrics(registry, settings.model_name, Buckets.of(settings))
         self._clock = clock
         self._send = send
         self._serving: Serving | None = None

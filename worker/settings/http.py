@@ -21,10 +21,10 @@ class HttpSettings(Settings):
     admin_api_key: str | None = _option(
         None, "administrators must send it as bearer token; without it --api-key", min_length=1, secret=True
     )
-    ssl_keyfile: str | None = _option(None, "TLS private key, PEM; needs --ssl-certfile", min_length=1)
-    ssl_certfile: str | None = _option(None, "TLS certificate chain, PEM; needs --ssl-keyfile", min_length=1)
+    ssl_keyfile: str | None = _option(None, "TLS private key, PEM; needs --ssl-certfile", min_length=1, path=True)
+    ssl_certfile: str | None = _option(None, "TLS certificate chain, PEM; needs --ssl-keyfile", min_length=1, path=True)
     ssl_ca_certs: str | None = _option(
-        None, "CA certificates, PEM; clients must show a certificate that they signed", min_length=1
+        None, "CA certificates, PEM; clients must show a certificate that they signed", min_length=1, path=True
     )
     ssl_keyfile_password: str | None = _option(None, "password of the TLS private key", min_length=1, secret=True)
     max_body_bytes: int = _option(64 * 2**20, "largest request body in bytes", ge=1024)

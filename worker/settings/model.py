@@ -17,7 +17,7 @@ class ModelSettings(Settings):
     """Model and tokenizer."""
 
     model_path: str = _option(..., "directory, .gguf file or hub id of the model", aliases=["model"], min_length=1)
-    tokenizer_path: str | None = _option(None, "tokenizer, if not the model's own", min_length=1)
+    tokenizer_path: str | None = _option(None, "tokenizer, if not the model's own", min_length=1, path=True)
     served_model_name: str | None = _option(
         None, "name clients use; without it the last part of the model path", min_length=1
     )
@@ -32,7 +32,9 @@ class ModelSettings(Settings):
     trust_remote_code: bool = _option(False, "run Python code that the model's repository brings")
     weight_version: str = _option("default", "name of these weights, repeated in answers")
     revision: str | None = _option(None, "branch, tag or commit of a hub model", min_length=1)
-    download_dir: str | None = _option(None, "where hub models are kept; without it the hub's cache", min_length=1)
+    download_dir: str | None = _option(
+        None, "where hub models are kept; without it the hub's cache", min_length=1, path=True
+    )
 
     tokenizer_mode: Literal["auto", "slow"] = _option(
         "auto", "kind of tokenizer", not_built="the fast one is always used, leave it out"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from itertools import pairwise
+from typing import Annotated, Literal
 
-from common.settings import Settings, option
+from pydantic import Field, model_validator
+
+from common.settings import Settings, flag_of, option
 from common.settings.types import JsonObject
 
 _option = partial(option, category="Observability")
 
 _LogLevel = Literal["debug", "info", "warning", "error"]
+_Buckets = list[Annotated[float, Field(ge=0)]]
 _PREFIX = "the labels are fixed, add yours in Prometheus' relabel_configs"
 
 
@@ -33,20 +37,21 @@ class ObservabilitySettings(Settings):
     log_requests_format: Literal["text", "json"] = _option("text", "lines of --log-requests as text or JSON")
     enable_metrics: bool = _option(True, "serve /metrics")
 
+    bucket_time_to_first_token: _Buckets | None = _option(
+        None, "upper bounds of the TTFT histogram in seconds, rising", min_length=1
+    )
+    bucket_inter_token_latency: _Buckets | None = _option(
+        None, "upper bounds of the ITL histogram in seconds, rising", min_length=1
+    )
+    bucket_e2e_request_latency: _Buckets | None = _option(
+        None, "upper bounds of the histogram of whole requests in seconds, rising", min_length=1
+    )
+
     log_requests_target: list[str] = _option(
         [], "where lines of --log-requests go", not_built="they go to standard error with the other lines"
     )
     enable_metrics_for_all_schedulers: bool = _option(
         False, "metrics of every rank", not_built="a replica has one scheduler, leave it out"
-    )
-    bucket_time_to_first_token: list[float] | None = _option(
-        None, "histogram buckets of TTFT in seconds", not_built="leave it out"
-    )
-    bucket_inter_token_latency: list[float] | None = _option(
-        None, "histogram buckets of ITL in seconds", not_built="leave it out"
-    )
-    bucket_e2e_request_latency: list[float] | None = _option(
-        None, "histogram buckets of the whole request in seconds", not_built="leave it out"
     )
     prompt_tokens_buckets: list[str] = _option([], "histogram buckets of prompt tokens", not_built="leave it out")
     generation_tokens_buckets: list[str] = _option([], "histogram buckets of output tokens", not_built="leave it out")
@@ -68,3 +73,11 @@ class ObservabilitySettings(Settings):
     otlp_traces_endpoint: str = _option("localhost:4317", "where traces go", not_built="leave it out")
     kv_events_config: JsonObject | None = _option(None, "stream of KV cache events", not_built="leave it out")
     uvicorn_access_log_exclude_prefixes: list[str] = _option([], "paths left out of the log of --log-level-http info")
+
+    @model_validator(mode="after")
+    def _check_buckets(self) -> ObservabilitySettings:
+        for name in ("bucket_time_to_first_token", "bucket_inter_token_latency", "bucket_e2e_request_latency"):
+            bounds = getattr(self, name) or []
+            if any(upper <= lower for lower, upper in pairwise(bounds)):
+                raise ValueError(f"{flag_of(name)} must list rising numbers, each once; sort them.")
+        return self

@@ -21,7 +21,10 @@ class ProcessSettings(Settings):
         "auto", "auto = cuda if a GPU is found, else cpu; sim = a simulated accelerator"
     )
     sim_profile: str = _option(
-        "h200-llama3-8b", "speed and memory of the simulated accelerator: a built-in name or a JSON file", min_length=1
+        "h200-llama3-8b",
+        "speed and memory of the simulated accelerator: a built-in name or a JSON file",
+        min_length=1,
+        path=True,
     )
     sim_speed: float = _option(1.0, "how many times faster than life the simulated accelerator runs", gt=0)
     random_seed: int | None = _option(None, "seed of unseeded requests; without it random", ge=0)
@@ -39,7 +42,10 @@ class ProcessSettings(Settings):
     )
     sleep_on_idle: bool = _option(False, "no busy waiting; there is none, so this changes nothing")
     ready_file: str | None = _option(
-        None, "JSON file to write, in one piece, when the replica serves: address, pids, capacity", min_length=1
+        None,
+        "JSON file to write, in one piece, when the replica serves: address, pids, capacity",
+        min_length=1,
+        path=True,
     )
     incarnation: str | None = _option(None, "id of this life of the replica; without it random", min_length=1)
 

@@ -23,7 +23,7 @@ class SamplingSettings(Settings):
         None, "sampling parameters for requests that name none, as JSON"
     )
     chat_template: str | None = _option(
-        None, "name of a built-in template or a Jinja file, in place of the model's own", min_length=1
+        None, "name of a built-in template or a Jinja file, in place of the model's own", min_length=1, path=True
     )
     hf_chat_template_name: str | None = _option(
         None, "which of the tokenizer's several templates, for example tool_use", min_length=1

@@ -42,6 +42,11 @@ from worker.__main__ import main
         ("--gc-threshold 1 2 3 4", "--gc-threshold must have at most 3 values (got ['1', '2', '3', '4'])."),
         ("--gc-threshold -1", "--gc-threshold must be at least 0 (got '-1')."),
         ("--cuda-graph-bs 4 0", "--cuda-graph-bs must be at least 1 (got '0')."),
+        (
+            "--bucket-inter-token-latency 1 1",
+            "--bucket-inter-token-latency must list rising numbers, each once; sort them.",
+        ),
+        ("--bucket-time-to-first-token 1 -1", "--bucket-time-to-first-token must be at least 0 (got '-1')."),
         ("--sim-speed 10", "--sim-speed needs --device sim; add that, or leave it out."),
         (
             "--dp 2 --tp 4",
