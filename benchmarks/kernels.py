@@ -5,9 +5,7 @@ Llama-3-8B's shapes, bf16, random inputs, pages in random order, medians of grap
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
@@ -15,6 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from benchmarks.arguments import Arguments, run
 from worker.attention.flashinfer_kernels import PagedAttention, PageIndex, Workspace, pinned_plan_buffer
 from worker.layers.cuda.activation import silu_and_mul
 from worker.layers.cuda.cublas_lt import WideProducts
@@ -247,9 +246,7 @@ def _kernel(backend: str, num_heads: int) -> PagedAttention:
 
 def main(argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:
     """Time the kernels. Returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Arguments(prog=prog, description=__doc__)
     parser.add_argument("--part", action="append", choices=PARTS, help="repeatable; without it all")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
@@ -269,4 +266,4 @@ def main(argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -8,10 +8,8 @@ the real scheduler runs, and what the H200 took (docs/performance.md) is printed
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.arguments import Arguments, run
 from common.clock import Clock
-from common.errors import UserError
 from common.settings import load
 from worker.assembly import running_scheduler
 from worker.config import WorkerSettings
@@ -229,9 +227,7 @@ def versions(device: str) -> dict[str, str]:
 
 def main(argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:
     """Run the workloads. Returns the exit code; raises UserError for a fault of the user."""
-    parser = argparse.ArgumentParser(
-        prog=prog, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = Arguments(prog=prog, description=__doc__)
     parser.add_argument("--workload", action="append", choices=WORKLOADS, help="repeatable; without it all")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each, with different prompts")
     parser.add_argument("--seed", type=int, default=0)
@@ -258,7 +254,4 @@ def main(argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    run(main)

@@ -1,0 +1,34 @@
+"""Command-line arguments of the benchmarks that `canopy bench` runs: a fault in them is one sentence."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from common.errors import UserError
+
+
+class Arguments(argparse.ArgumentParser):
+    """An argument parser that raises UserError. `description` is shown as it is written."""
+
+    def __init__(self, *, prog: str | None, description: str | None) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message.removeprefix('argument ')}; see {self.prog} --help.")
+
+
+def run(main: Callable[[], int]) -> NoReturn:
+    """Run a program and exit with its code: 2, with the sentence on standard error, for a fault of the user."""
+    try:
+        sys.exit(main())
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
