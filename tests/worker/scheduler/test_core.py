@@ -128,6 +128,40 @@ def test_one_request_at_a_time_is_in_chunks() -> None:
     assert sum(partial) >= 3
 
 
+def test_prefill_max_requests_bounds_the_prompts_of_a_step(mode: tuple[bool, bool]) -> None:
+    bench = make_bench(mode, {"num_pages": 250}, prefill_max_requests=2, chunked_prefill_size=16)
+    rids = [bench.submit([number] * 12, max_new_tokens=3) for number in range(5)]
+    bench.run_until_idle()
+    prompts = [len(batch.rows) - batch.num_decode for batch in bench.runner.batches]
+    assert max(prompts) == 2
+    assert all(bench.tokens(rid) == bench.expected(rid) for rid in rids)
+
+
+def test_without_chunks_a_prompt_is_computed_whole_however_long(mode: tuple[bool, bool]) -> None:
+    bench = make_bench(mode, {"num_pages": 250}, chunked_prefill_size=-1, max_prefill_tokens=20)
+    rids = [bench.submit([number] * length, max_new_tokens=3) for number, length in enumerate((15, 90, 4, 4))]
+    bench.run_until_idle()
+    lengths = [batch.query_lens[batch.num_decode :].tolist() for batch in bench.runner.batches]
+    assert [own for own in lengths if own] == [[15], [90], [4, 4]]
+    assert all(bench.tokens(rid) == bench.expected(rid) for rid in rids)
+
+
+@pytest.mark.parametrize(("policy", "survives"), [("lru", False), ("lfu", True), ("slru", True), ("priority", True)])
+def test_radix_eviction_policy(policy: str, survives: bool) -> None:
+    """An old prefix that was often hit, by an urgent request, against newer ones that fill the pool."""
+    bench = SchedulerBench({"num_pages": 64}, radix_eviction_policy=policy)
+    for _ in range(4):
+        bench.submit([7] * 10, priority=5, max_new_tokens=2)
+        bench.run_until_idle()
+    for first in range(10, 16):
+        bench.submit([first] * 10, priority=0, max_new_tokens=2)
+        bench.run_until_idle()
+    probe = bench.submit([7] * 10, max_new_tokens=2)
+    bench.run_until_idle()
+    last = bench.told[probe].last
+    assert last is not None and (last.cached_tokens == 9) == survives
+
+
 def test_a_prompt_that_can_never_fit_is_refused_at_the_door(mode: tuple[bool, bool]) -> None:
     bench = make_bench(mode, {"num_pages": 64})
     rid = bench.submit([1] * 59)
