@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ pytest.importorskip("triton")
 
 from common.clock import MonotonicClock
 from common.errors import UserError
-from tests.gpu.reference import SMALL, make_checkpoint
+from tests.gpu.reference import SMALL, WIDE, make_checkpoint
 from worker.config import WorkerSettings
 from worker.engine.batch import ModelRunner
 from worker.engine.factory import create_runner
@@ -155,9 +156,11 @@ def _fault(directory: Path, **flags: Any) -> str:
     return text
 
 
-def test_weights_that_do_not_fit(directory: Path) -> None:
+def test_weights_that_do_not_fit(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(WIDE))
     with full_gpu():
-        assert "--model-path: the weights do not fit into the 0.0 GiB that are free" in _fault(directory)
+        text = _fault(tmp_path, load_format="dummy")
+    assert "--model-path: the weights do not fit into the 0.0 GiB that are free" in text
 
 
 def test_a_share_that_leaves_no_room_for_buffers(directory: Path) -> None:
