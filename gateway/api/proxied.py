@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from gateway.proxy.asgi import AsgiDownstream, BodyTooLarge, ClientGone, Receive, Scope, Send, read_body
-from gateway.proxy.endpoints import inbound_of, is_proxied, refusal, request_id_of, too_large
-from gateway.proxy.exchange import Exchange
+from gateway.proxy.endpoints import head_of, inbound_of, is_proxied, refusal, request_id_of, too_large
 from gateway.proxy.forwarder import Forwarder
 from gateway.routing.extract import BodyFault
 
@@ -29,10 +28,11 @@ class ProxyEndpoints:
 
     async def _proxy(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = scope["headers"]
-        request_id = request_id_of(headers)
+        head = head_of(scope["method"], scope["path"], scope["query_string"], headers)
+        request_id = request_id_of(head)
         try:
             body = await read_body(headers, receive, self._max_body_bytes)
-            inbound = inbound_of(scope["method"], scope["path"], scope["query_string"], headers, body, request_id)
+            inbound = inbound_of(head, body, request_id)
         except BodyTooLarge:
             refused = 413, too_large(self._max_body_bytes)
         except BodyFault as fault:
@@ -41,7 +41,8 @@ class ProxyEndpoints:
             return
         else:
             downstream = AsgiDownstream()
-            await downstream.run(Exchange(self._forwarder, inbound, downstream), receive, send)
+            exchange = self._forwarder.make_exchange(self._forwarder, inbound, downstream)
+            await downstream.run(exchange, receive, send)
             return
         self._forwarder.refused(scope["path"], refused[0])
         await _refuse(send, *refused, request_id)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from gateway.proxy.exchange import Exchange
-from gateway.proxy.http1 import Headers
+from gateway.proxy.http1 import REQUEST_ID_HEADER, Headers, ResponseHead
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -67,6 +67,13 @@ class AsgiDownstream:
 
     def start(self, status: int, headers: Headers) -> None:
         self._start = {"type": "http.response.start", "status": status, "headers": headers}
+
+    def start_relay(self, head: ResponseHead, extra: Headers) -> None:
+        self.start(head.status, [*(field for field in head.headers if field[0] != REQUEST_ID_HEADER), *extra])
+
+    @property
+    def relay(self) -> None:
+        """ASGI does its own framing."""
 
     def data(self, payload: bytes, framed: bytes | None) -> None:
         self._pieces.append(payload)

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
-from gateway.proxy.http1 import Headers
+from gateway.proxy.http1 import Headers, ResponseHead
 
 
 class Downstream(Protocol):
     """Where one answer goes. Nothing here blocks; when too much is buffered it calls `Exchange.pause`."""
 
     def start(self, status: int, headers: Headers) -> None:
-        """The answer's head. Without a content-length among `headers` the body's length is not known."""
+        """The head of an answer of our own; a content-length is among `headers`."""
+        ...
+
+    def start_relay(self, head: ResponseHead, extra: Headers) -> None:
+        """The head of a worker's answer, and fields of ours. Without a content-length the body's end is not known."""
         ...
 
     def data(self, payload: bytes, framed: bytes | None) -> None:
         """Body bytes; `framed` as in Sink.on_data."""
+        ...
+
+    @property
+    def relay(self) -> Callable[[bytes], None] | None:
+        """Sends whole chunks of chunked coding at once, as they came, once the head is out. None: use `data`."""
         ...
 
     def flush(self) -> None:

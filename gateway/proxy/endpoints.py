@@ -9,8 +9,8 @@ from urllib.parse import parse_qs
 import orjson
 
 from common.errors import error_body
-from gateway.proxy.exchange import REQUEST_ID_HEADER, Inbound
-from gateway.proxy.http1 import Headers
+from gateway.proxy.exchange import Inbound
+from gateway.proxy.http1 import REQUEST_ID_HEADER, Headers, RequestHead, forwarded_lines
 from gateway.routing.extract import extract, extract_model
 from gateway.routing.policy import RouteRequest
 
@@ -33,24 +33,31 @@ def is_proxied(method: str, path: str) -> bool:
     return (method == "POST" and path in GENERATE_PATHS) or _TOOL_PATHS.get(path) == method
 
 
-def request_id_of(headers: Headers) -> bytes:
-    """The client's x-request-id if it is short and plain, else a new one."""
+def head_of(method: str, path: str, query: bytes, headers: Headers) -> RequestHead:
+    """Read a request's head. A client's x-request-id counts if it is short and plain."""
+    given_id = b""
     for name, value in headers:
-        if name == REQUEST_ID_HEADER and 0 < len(value) <= _MAX_ID_BYTES and value.isascii():
-            return value
-    return b"%s%08x" % (_ID_START, next(_ID_NUMBERS) & 0xFFFFFFFF)
+        if name == REQUEST_ID_HEADER and len(value) <= _MAX_ID_BYTES and value.isascii():
+            given_id = value
+            break
+    target = path.encode() + b"?" + query if query else path.encode()
+    return RequestHead(method, path, target, query, headers, forwarded_lines(headers), given_id)
 
 
-def inbound_of(method: str, path: str, query: bytes, headers: Headers, body: bytes, request_id: bytes) -> Inbound:
+def request_id_of(head: RequestHead) -> bytes:
+    """The client's id for the request, else a new one."""
+    return head.given_id or b"%s%08x" % (_ID_START, next(_ID_NUMBERS) & 0xFFFFFFFF)
+
+
+def inbound_of(head: RequestHead, body: bytes, request_id: bytes) -> Inbound:
     """Make a whole request. Raises BodyFault."""
-    if path in GENERATE_PATHS:
+    if head.path in GENERATE_PATHS:
         route = extract(body)
-    elif method == "POST":
+    elif head.method == "POST":
         route = extract_model(body)
     else:
-        route = RouteRequest(model=parse_qs(query.decode("latin-1")).get("model", [None])[0])
-    target = path.encode() + b"?" + query if query else path.encode()
-    return Inbound(path, method, target, headers, body, request_id, route)
+        route = RouteRequest(model=parse_qs(head.query.decode("latin-1")).get("model", [None])[0])
+    return Inbound(head.path, head, body, request_id, route)
 
 
 def too_large(max_bytes: int) -> str:

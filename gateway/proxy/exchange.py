@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _LAST_EVENTS = (b"data: [DONE]\n\n", b"data: [DONE]\n\n\r\n")
 _CLIENT_CLOSED_STATUS = 499  # never sent; labels the metric
-_NOT_SENT = frozenset({FailureKind.REFUSED, FailureKind.UNREACHABLE})
 _FRAMED_EVENT_ENDS = (b"\n\n\r\n", b"\r\n\r\n\r\n")
 ROUTE_HEADER = b"x-canopy-route"
 
@@ -259,7 +258,7 @@ class Exchange:
             self.on_data(payload_of(framed), framed)
             self.on_flush()
             return
-        if self._scan_usage and CACHED_KEY in framed:
+        if self._scan_usage and framed.find(CACHED_KEY) >= 0:
             self._look_for_usage(framed)
         self._moved = True
         self._last_data = framed
@@ -302,20 +301,15 @@ class Exchange:
             return
         assert self.choice is not None
         self._forwarder.note_failure(self.choice.worker, failure)
-        worker, fault = self.choice.worker.name, Outcome.REPLICA_FAULT
-        if self._status:
+        fault = Outcome.REPLICA_FAULT
+        if self._gate is not None and self._last_data.endswith(_LAST_EVENTS):
+            self._complete(b"", fault, failure.kind.value)
+        elif self._status:
             self._break_off(failure, fault)
-        elif failure.kind is FailureKind.TIMEOUT:
-            # The worker may still be at it: another one would do the same work twice.
-            self._refuse(504, f"Upstream time-out: {failure.message}.", "upstream_timeout", outcome=fault)
-        elif self._retried(failure.kind.value, fault):
-            pass
-        elif failure.kind is FailureKind.CONNECT_TIMEOUT:
-            self._refuse(504, f"Worker {worker}: {failure.message}.", "connect_timeout", outcome=fault)
-        elif failure.kind in _NOT_SENT:
-            self._refuse(503, f"Worker {worker}: {failure.message}.", "worker_unreachable", outcome=fault)
-        else:
-            self._refuse(502, f"Worker {worker}: {failure.message}.", "worker_failed", outcome=fault)
+        # After a time-out the worker may still be at it: another one would do the same work twice.
+        elif failure.kind is FailureKind.TIMEOUT or not self._retried(failure.kind.value, fault):
+            status, code = failure.answer
+            self._refuse(status, f"Worker {self.choice.worker.name}: {failure.message}.", code, outcome=fault)
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
@@ -324,11 +318,18 @@ class Exchange:
         event_stream = self._gate is not None
         self._finish(502, outcome, failure.kind.value)
         if event_stream:
-            status, code = (504, "upstream_timeout") if failure.kind is FailureKind.TIMEOUT else (502, "worker_failed")
+            status, code = failure.answer
             self._downstream.data(error_event(status, f"The stream broke: {failure.message}.", code), None)
             self._downstream.end()
         else:
             self._downstream.abort()
+
+    def _complete(self, ending: bytes, outcome: Outcome, cause: str) -> None:
+        """The client has all it wants, but for `ending`, although its worker broke off."""
+        self._finish(self._status, outcome, cause)
+        if ending:
+            self._downstream.data(ending, None)
+        self._downstream.end()
 
     def _refuse(
         self,

@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import dataclass
 
 from gateway.fleet.health import Unreachable
+from gateway.proxy.chunked import payload_of
 from gateway.proxy.forwarder import ConnectionPools
-from gateway.proxy.http1 import Headers, ResponseHead, request_head
+from gateway.proxy.http1 import Headers, ResponseHead, forwarded_lines, request_head
 from gateway.proxy.upstream import ConnectError, Failure, FailureKind
 
 _MAX_ANSWER_BYTES = 16 * 2**20
@@ -45,6 +46,9 @@ class _Collector:
         self._body += payload
         if len(self._body) > _MAX_ANSWER_BYTES:
             self.on_fail(Failure(FailureKind.GARBAGE, "the answer is too long"))
+
+    def on_chunk(self, framed: bytes) -> None:
+        self.on_data(payload_of(framed), None)
 
     def on_flush(self) -> None:
         pass
@@ -93,7 +97,8 @@ class Fetcher:
             except ConnectError as error:
                 raise FetchError(error.failure) from None
             collector = _Collector()
-            head = request_head(method, path.encode(), pool.host_header, headers, len(body), b"canopy-gateway")
+            lines = forwarded_lines(headers)
+            head = request_head(method, path.encode(), pool.host_header, lines, len(body), b"canopy-gateway")
             connection.send(method, (head, body) if body else (head,), collector)
             try:
                 return await collector.future

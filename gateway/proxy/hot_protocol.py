@@ -7,19 +7,20 @@ Everything else goes uvicorn's way to the ASGI callable. Relies on how uvicorn 0
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.proxy.downstream import respond
-from gateway.proxy.endpoints import GENERATE_PATHS, inbound_of, refusal, request_id_of, too_large
+from gateway.proxy.endpoints import GENERATE_PATHS, head_of, inbound_of, refusal, request_id_of, too_large
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.forwarder import Forwarder
-from gateway.proxy.http1 import MAX_HEAD_BYTES, Headers
+from gateway.proxy.http1 import MAX_HEAD_BYTES, Headers, RequestHead, ResponseHead
+from gateway.proxy.known_heads import KnownHeads
 from gateway.routing.extract import BodyFault
 
 _HOT_PATHS = frozenset(path.encode() for path in GENERATE_PATHS)
-_BODILESS = frozenset({204, 304})
 
 
 class _NoEvent:
@@ -41,12 +42,10 @@ class HotRequest:
     __slots__ = (
         "_body_bytes",
         "_chunked",
-        "_headers",
+        "_head",
         "_out",
-        "_path",
         "_pieces",
         "_protocol",
-        "_query",
         "_request_id",
         "disconnected",
         "exchange",
@@ -55,12 +54,10 @@ class HotRequest:
         "response_complete",
     )
 
-    def __init__(self, protocol: HotProtocol, path: bytes, query: bytes, headers: Headers, keep_alive: bool) -> None:
+    def __init__(self, protocol: HotProtocol, head: RequestHead, keep_alive: bool) -> None:
         self._protocol = protocol
-        self._path = path
-        self._query = query
-        self._headers = headers
-        self._request_id = request_id_of(headers)
+        self._head = head
+        self._request_id = request_id_of(head)
         self._pieces: list[bytes] = []
         self._body_bytes = 0
         self._out: list[bytes] = []
@@ -94,17 +91,18 @@ class HotRequest:
             return
         pieces = self._pieces
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._pieces = []
         try:
-            inbound = inbound_of("POST", self._path.decode(), self._query, self._headers, body, self._request_id)
+            inbound = inbound_of(self._head, body, self._request_id)
         except BodyFault as fault:
             self._refuse(400, str(fault))
             return
-        self._pieces = []
-        self.exchange = Exchange(self._protocol.forwarder, inbound, self)
-        self.exchange.start()
+        forwarder = self._protocol.forwarder
+        self.exchange = exchange = forwarder.make_exchange(forwarder, inbound, self)
+        exchange.start()
 
     def _refuse(self, status: int, message: str) -> None:
-        self._protocol.forwarder.refused(self._path.decode(), status)
+        self._protocol.forwarder.refused(self._head.path, status)
         headers, body = refusal(status, message, self._request_id)
         respond(self, status, headers, body)
 
@@ -117,20 +115,30 @@ class HotRequest:
     # --- Downstream -------------------------------------------------------------------------------------------------
 
     def start(self, status: int, headers: Headers) -> None:
-        out = [STATUS_LINE[status]]
-        sized = status in _BODILESS
-        for name, value in headers:
-            if name == b"content-length":
-                sized = True
-            elif name == b"connection":
-                self.keep_alive = False
-                continue
-            out += (name, b": ", value, b"\r\n")
-        if not sized:
+        self._begin(STATUS_LINE[status], headers)
+
+    def start_relay(self, head: ResponseHead, extra: Headers) -> None:
+        lines = STATUS_LINE[head.status] + head.lines
+        if head.length is not None:
+            lines += b"content-length: %b\r\n" % head.length
+        elif not head.bodiless:
             self._chunked = True
-            out.append(b"transfer-encoding: chunked\r\n")
+            lines += b"transfer-encoding: chunked\r\n"
+        self._begin(lines, extra)
+
+    def _begin(self, lines: bytes, headers: Headers) -> None:
+        out = [lines]
+        for name, value in headers:
+            if name == b"connection":
+                self.keep_alive = False
+            else:
+                out += (name, b": ", value, b"\r\n")
         out.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
         self._out = out
+
+    @property
+    def relay(self) -> Callable[[bytes], None] | None:
+        return self._protocol.transport.write if self._chunked else None
 
     def data(self, payload: bytes, framed: bytes | None) -> None:
         if not self._chunked:
@@ -159,13 +167,17 @@ class HotRequest:
 
 
 class HotProtocol(HttpToolsProtocol):
-    """One client connection. `forwarder` and `max_body_bytes` are set by `accelerate` on a subclass."""
+    """One client connection. The class variables are set by `accelerate` on a subclass."""
 
     forwarder: ClassVar[Forwarder]
+    known_heads: ClassVar[KnownHeads]
     max_body_bytes: ClassVar[int]
 
     _hot: HotRequest | None = None  # the request that is being read or answered
-    _in_head = False  # a request's head has begun and is not complete
+    _resting = True  # between two requests, and the parser has seen nothing of the next
+    _first_read = b""  # what the parser was given first after a rest, until it has a head
+    _in_request = False  # the parser has seen a request's begin and not its end
+    _in_head = False  # ... and its head is not complete
     _head_bytes = 0  # of it, in earlier reads
     _idle_since_s: float | None = None  # only while no request has begun and uvicorn keeps no timer
 
@@ -173,12 +185,13 @@ class HotProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._idle_since_s = None
-        self._in_head, self._head_bytes = True, 0
+        self._in_request, self._in_head, self._head_bytes = True, True, 0
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
 
     def on_headers_complete(self) -> None:
+        first_read, self._first_read = self._first_read, b""
         self._in_head = False
         path, _, query = self.url.partition(b"?")
         parser = self.parser
@@ -191,7 +204,11 @@ class HotProtocol(HttpToolsProtocol):
             and parser.get_http_version() == "1.1"
             and not parser.should_upgrade()
         ):
-            self._hot = HotRequest(self, path, query, self.headers, parser.should_keep_alive())
+            head = head_of("POST", path.decode(), query, self.headers)
+            keep_alive = parser.should_keep_alive()
+            if first_read and keep_alive:
+                self.known_heads.learn(first_read, head)
+            self._hot = HotRequest(self, head, keep_alive)
             self.cycle = self._hot  # type: ignore[assignment]
         else:
             self._take_the_usual_way()
@@ -213,6 +230,7 @@ class HotProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._in_request = False
         cycle: Any = self.cycle
         if cycle is self._hot and cycle is not None:
             cycle.start_exchange()
@@ -220,7 +238,19 @@ class HotProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def data_received(self, data: bytes) -> None:
+        if self._resting:
+            self._resting = False
+            found = self.known_heads.find(data)
+            if found is not None:
+                self._idle_since_s = None
+                self._hot = hot = HotRequest(self, found[0], True)
+                self.cycle = hot  # type: ignore[assignment]
+                hot.add_body(data[found[1] :])
+                hot.start_exchange()
+                return
+            self._first_read = data
         super().data_received(data)
+        self._first_read = b""
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
@@ -241,6 +271,7 @@ class HotProtocol(HttpToolsProtocol):
         if request.keep_alive and not self.pipeline and not self.flow.read_paused:
             # uvicorn would set a timer here and cancel it with the next request; `close_if_idle` costs less.
             self.server_state.total_requests += 1
+            self._resting = not self._in_request
             self._idle_since_s = self.forwarder.clock.now_s()
             return
         if not request.keep_alive:

@@ -1,19 +1,19 @@
-"""HTTP/1.1 as bytes: response heads, body framing, chunked decoding, request heads. Pure; used by both data paths.
+"""HTTP/1.1 heads as bytes: of responses, read, and of requests, written. Pure; used by both data paths.
 
 Rules are RFC 9112's. Anything a careless or hostile worker could use to smuggle a second message is a ProtocolFault.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import Enum, auto
+
+import msgspec
 
 Headers = list[tuple[bytes, bytes]]
 
 MAX_HEAD_BYTES = 65536
-_MAX_CHUNK_LINE_BYTES = 4096
-_MAX_TRAILER_BYTES = 65536
-_MAX_HEX_DIGITS = 15
+REQUEST_ID_HEADER = b"x-request-id"
+_MAX_LENGTH_DIGITS = 18
 
 HOP_BY_HOP = frozenset(
     {
@@ -28,7 +28,7 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-_NOT_FORWARDED = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
+_NOT_FORWARDED = HOP_BY_HOP | {b"host", b"content-length", b"expect", REQUEST_ID_HEADER}
 _BODILESS = frozenset({204, 304})
 
 
@@ -45,27 +45,42 @@ class Framing(Enum):
     CLOSE = auto()
 
 
-class ResponseHead:
-    """One response head. `headers`: end-to-end fields only, names in lower case; a content-length stays in."""
+class ResponseHead(msgspec.Struct, frozen=True, gc=False):
+    """One response head. `fields`: end-to-end ones but content-length (that is `length`), names in lower case.
 
-    __slots__ = ("framing", "headers", "keep_alive", "length_bytes", "status")
+    `lines`: the same as header lines, without x-request-id. `event_stream`: an event can be put behind what came.
+    """
 
-    def __init__(self, status: int, headers: Headers, framing: Framing, length_bytes: int, keep_alive: bool) -> None:
-        self.status = status
-        self.headers = headers
-        self.framing = framing
-        self.length_bytes = length_bytes
-        self.keep_alive = keep_alive
+    status: int
+    framing: Framing
+    keep_alive: bool
+    fields: Headers
+    lines: bytes
+    length: bytes | None
+    length_bytes: int  # of the body, 0 if it is not told or there is none
+    bodiless: bool
+    event_stream: bool
 
-    def header(self, name: bytes) -> bytes | None:
-        """The first value of a field, None if absent."""
-        for key, value in self.headers:
-            if key == name:
-                return value
-        return None
+    @property
+    def headers(self) -> Headers:
+        """All fields, content-length among them."""
+        return self.fields if self.length is None else [*self.fields, (b"content-length", self.length)]
+
+    def sized(self, length: bytes) -> ResponseHead:
+        """The same head with another content-length."""
+        length_bytes = 0 if self.bodiless else int(length)
+        framing = Framing.LENGTH if length_bytes else Framing.EMPTY
+        return msgspec.structs.replace(self, length=length, length_bytes=length_bytes, framing=framing)
 
 
-_PARSED: dict[tuple[bytes, bool], ResponseHead] = {}  # workers say the same again and again
+def _is_event_stream(fields: Headers) -> bool:
+    """Events as plain text."""
+    names = dict(fields)
+    return b"content-encoding" not in names and names.get(b"content-type", b"").startswith(b"text/event-stream")
+
+
+_LENGTH_NAME = b"\r\ncontent-length: "
+_PARSED: dict[tuple[bytes, bool], ResponseHead] = {}  # workers say the same again and again, but for the length
 _MAX_PARSED, _MAX_PARSED_BYTES = 512, 1024
 
 
@@ -74,14 +89,25 @@ def parse_head(raw: bytes, method: str) -> ResponseHead:
 
     Do not change the result: equal heads share it.
     """
+    at, length = raw.find(_LENGTH_NAME), None
     key = raw, method == "HEAD"
-    head = _PARSED.get(key)
-    if head is None:
-        head = _parse_head(raw, method)
-        if len(raw) <= _MAX_PARSED_BYTES:
-            if len(_PARSED) >= _MAX_PARSED:
-                _PARSED.clear()
-            _PARSED[key] = head
+    if at >= 0:
+        start = at + len(_LENGTH_NAME)
+        eol = raw.find(b"\r\n", start)
+        length = raw[start:] if eol < 0 else raw[start:eol]
+        key = raw[:start] + raw[start + len(length) :], key[1]
+    known = _PARSED.get(key)
+    if known is not None:
+        if length is None or length == known.length:
+            return known
+        if length.isdigit() and len(length) <= _MAX_LENGTH_DIGITS:
+            return known.sized(length)
+    head = _parse_head(raw, method)
+    # A second content-length would stay in the key with the value that it must not differ from.
+    if len(raw) <= _MAX_PARSED_BYTES and raw.lower().count(b"\r\ncontent-length") <= 1:
+        if len(_PARSED) >= _MAX_PARSED:
+            _PARSED.clear()
+        _PARSED[key] = head
     return head
 
 
@@ -103,15 +129,24 @@ def _parse_head(raw: bytes, method: str) -> ResponseHead:
         elif name == b"content-length":
             if length is not None and length != value:
                 raise ProtocolFault("two different content-lengths")
-            if length is None:
-                headers.append((name, value))
             length = value
         elif name not in HOP_BY_HOP:
             headers.append((name, value))
     if connection is not None:
         headers = _drop_nominated(headers, connection)
-    framing, length_bytes = _framing(status, method, transfer_encoding, length)
-    return ResponseHead(status, headers, framing, length_bytes, _keep_alive(http_1_1, connection, framing))
+    bodiless = method == "HEAD" or status in _BODILESS or status < 200
+    framing = _framing(bodiless, transfer_encoding, length)
+    return ResponseHead(
+        status=status,
+        framing=framing,
+        keep_alive=_keep_alive(http_1_1, connection, framing),
+        fields=headers,
+        lines=b"".join(b"%b: %b\r\n" % field for field in headers if field[0] != REQUEST_ID_HEADER),
+        length=length,
+        length_bytes=int(length) if length is not None and framing is Framing.LENGTH else 0,
+        bodiless=bodiless,
+        event_stream=length is None and _is_event_stream(headers),
+    )
 
 
 def _lines(raw: bytes) -> list[bytes]:
@@ -138,25 +173,24 @@ def _drop_nominated(headers: Headers, connection: bytes) -> Headers:
     nominated = {token.strip().lower() for token in connection.split(b",")} - {b"close", b"keep-alive", b""}
     if not nominated:
         return headers
-    return [(name, value) for name, value in headers if name not in nominated or name == b"content-length"]
+    return [(name, value) for name, value in headers if name not in nominated]
 
 
-def _framing(status: int, method: str, encoding: bytes | None, length: bytes | None) -> tuple[Framing, int]:
+def _framing(bodiless: bool, encoding: bytes | None, length: bytes | None) -> Framing:
     if encoding is not None:
         if length is not None:
             raise ProtocolFault("both transfer-encoding and content-length")
         if encoding.strip().lower() != b"chunked":
             raise ProtocolFault("unknown transfer-encoding")
-    if length is not None and (not length.isdigit() or len(length) > 18):
+    if length is not None and (not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS):
         raise ProtocolFault("malformed content-length")
-    if method == "HEAD" or status in _BODILESS or status < 200:
-        return Framing.EMPTY, 0
+    if bodiless:
+        return Framing.EMPTY
     if encoding is not None:
-        return Framing.CHUNKED, 0
+        return Framing.CHUNKED
     if length is None:
-        return Framing.CLOSE, 0
-    size = int(length)
-    return (Framing.LENGTH, size) if size else (Framing.EMPTY, 0)
+        return Framing.CLOSE
+    return Framing.LENGTH if int(length) else Framing.EMPTY
 
 
 def _keep_alive(http_1_1: bool, connection: bytes | None, framing: Framing) -> bool:
@@ -168,141 +202,39 @@ def _keep_alive(http_1_1: bool, connection: bytes | None, framing: Framing) -> b
     return b"close" not in tokens and (http_1_1 or b"keep-alive" in tokens)
 
 
-def chunk_size(line: bytes) -> int:
-    """The size in a chunk-size line without its CRLF; extensions are ignored. int() alone would take `+5` and `0x5`."""
-    semicolon = line.find(b";")
-    digits = line if semicolon < 0 else line[:semicolon].rstrip(b" \t")
-    if not digits.isalnum() or len(digits) > _MAX_HEX_DIGITS or digits[1:2] in (b"x", b"X"):
-        raise ProtocolFault("malformed chunk size")
-    try:
-        return int(digits, 16)
-    except ValueError:
-        raise ProtocolFault("malformed chunk size") from None
+class RequestHead(msgspec.Struct, frozen=True, gc=False):
+    """What of a request's head is used. `target`: path and query. `lines`: see `forwarded_lines`.
 
-
-class _State(Enum):
-    SIZE = auto()
-    DATA = auto()
-    END = auto()
-    TRAILER = auto()
-
-
-class ChunkedDecoder:
-    """Incremental decoder of one chunked body.
-
-    `feed` returns (payload, framed): `framed` is the input without the last-chunk if the input was whole plain chunks
-    from its first to its last byte, so that it can be relayed as it is; else None. After `done`, `rest` holds what
-    followed the body. Trailers are dropped.
+    `headers`: as they came, names in lower case; a content-length among them may be that of an earlier request.
+    `given_id`: the client's request id, empty if there is none.
     """
 
-    __slots__ = ("_line", "_need", "_state", "_trailer_bytes", "done", "rest")
-
-    def __init__(self) -> None:
-        self._state = _State.SIZE
-        self._line = b""  # an unfinished line
-        self._need = 0  # payload bytes the open chunk still lacks
-        self._trailer_bytes = 0
-        self.done = False
-        self.rest = b""
-
-    def feed(self, data: bytes) -> tuple[bytes, bytes | None]:
-        """Decode the next bytes of the body. Raises ProtocolFault."""
-        parts: list[bytes] = []
-        if self._state is not _State.SIZE or self._line:
-            self._step(data, 0, parts)
-            return b"".join(parts), None
-        position, plain = _whole_chunks(data, parts)
-        framed = None
-        if position == len(data):
-            framed = data
-        elif data[position:] == b"0\r\n\r\n":
-            self.done = True
-            framed = data[:position]
-        else:
-            self._step(data, position, parts)
-            plain = False
-        payload = parts[0] if len(parts) == 1 else b"".join(parts)
-        return payload, (framed if plain and payload else None)
-
-    def _step(self, data: bytes, position: int, parts: list[bytes]) -> None:
-        """The general case, from any state and at any split."""
-        while position < len(data) and not self.done:
-            if self._state is _State.DATA:
-                taken = data[position : position + self._need]
-                parts.append(taken)
-                position += len(taken)
-                self._need -= len(taken)
-                if not self._need:
-                    self._state = _State.END
-                continue
-            if self._line:
-                data, position, self._line = self._line + data[position:], 0, b""
-            eol = data.find(b"\r\n", position)
-            if eol < 0:
-                self._keep_line(data[position:])
-                return
-            line, position = data[position:eol], eol + 2
-            self._take_line(line)
-        if self.done:
-            self.rest = data[position:]
-
-    def _keep_line(self, line: bytes) -> None:
-        if self._state is _State.END and line != b"\r":
-            raise ProtocolFault("chunk without its end")
-        if len(line) > _MAX_CHUNK_LINE_BYTES:
-            raise ProtocolFault("line too long in a chunked body")
-        self._line = line
-
-    def _take_line(self, line: bytes) -> None:
-        if self._state is _State.SIZE:
-            self._need = chunk_size(line)
-            self._state = _State.DATA if self._need else _State.TRAILER
-        elif self._state is _State.END:
-            if line:
-                raise ProtocolFault("chunk without its end")
-            self._state = _State.SIZE
-        elif line:
-            self._trailer_bytes += len(line)
-            if self._trailer_bytes > _MAX_TRAILER_BYTES:
-                raise ProtocolFault("trailer too long")
-        else:
-            self.done = True
+    method: str
+    path: str
+    target: bytes
+    query: bytes
+    headers: Headers
+    lines: bytes
+    given_id: bytes
 
 
-def _whole_chunks(data: bytes, parts: list[bytes]) -> tuple[int, bool]:
-    """Collect the payloads of the whole non-last chunks `data` begins with: (position after them, no extensions)."""
-    position, end, plain = 0, len(data), True
-    while position < end:
-        eol = data.find(b"\r\n", position, position + _MAX_CHUNK_LINE_BYTES)
-        if eol < 0:
-            break
-        line = data[position:eol]
-        size = chunk_size(line)
-        payload_end = eol + 2 + size
-        if not size or payload_end + 2 > end:
-            break
-        if data[payload_end : payload_end + 2] != b"\r\n":
-            raise ProtocolFault("chunk without its end")
-        plain = plain and line.isalnum()
-        parts.append(data[eol + 2 : payload_end])
-        position = payload_end + 2
-    return position, plain
-
-
-def request_head(
-    method: str, target: bytes, host: bytes, headers: Iterable[tuple[bytes, bytes]], body_bytes: int, request_id: bytes
-) -> bytes:
-    """The head sent to a worker: the client's end-to-end fields (names in lower case), ours for host, length and id."""
-    headers = list(headers)
+def forwarded_lines(headers: Headers) -> bytes:
+    """The end-to-end fields of a request as header lines, without those that `request_head` writes itself."""
     skip: frozenset[bytes] | set[bytes] = _NOT_FORWARDED
     for name, value in headers:
         if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
             skip = skip | {token.strip().lower() for token in value.split(b",")}
-    parts = [method.encode(), b" ", target, b" HTTP/1.1\r\nhost: ", host, b"\r\n"]
-    for name, value in headers:
-        if name not in skip:
-            parts += (name, b": ", value, b"\r\n")
+    return b"".join(b"%b: %b\r\n" % field for field in headers if field[0] not in skip)
+
+
+def request_head(method: str, target: bytes, host: bytes, lines: bytes, body_bytes: int, request_id: bytes) -> bytes:
+    """The head sent to a worker: `lines` (see `forwarded_lines`), and ours for host, length and id."""
     if body_bytes or method in ("POST", "PUT", "PATCH"):
-        parts += (b"content-length: ", str(body_bytes).encode(), b"\r\n")
-    parts += (b"x-request-id: ", request_id, b"\r\n\r\n")
-    return b"".join(parts)
+        lines += b"content-length: %d\r\n" % body_bytes
+    return b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\n\r\n" % (
+        method.encode(),
+        target,
+        host,
+        lines,
+        request_id,
+    )

@@ -29,6 +29,11 @@ class EventGate:
         self._held = payload[cut:]
         return payload[:cut]
 
+    @property
+    def holds(self) -> bool:
+        """Whether something is kept back."""
+        return bool(self._held)
+
     def rest(self) -> bytes:
         """What is still held, at a regular end."""
         held, self._held = self._held, b""

@@ -15,7 +15,8 @@ from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 from common.clock import Clock
-from gateway.proxy.http1 import MAX_HEAD_BYTES, ChunkedDecoder, Framing, ProtocolFault, ResponseHead, parse_head
+from gateway.proxy.chunked import ChunkedDecoder, is_whole_chunk
+from gateway.proxy.http1 import MAX_HEAD_BYTES, Framing, ProtocolFault, ResponseHead, parse_head
 
 
 class FailureKind(Enum):
@@ -31,12 +32,25 @@ class FailureKind(Enum):
     TIMEOUT = "timeout"  # first byte, idle or total
 
 
+_ANSWERS = {
+    FailureKind.REFUSED: (503, "worker_unreachable"),
+    FailureKind.UNREACHABLE: (503, "worker_unreachable"),
+    FailureKind.CONNECT_TIMEOUT: (504, "connect_timeout"),
+    FailureKind.TIMEOUT: (504, "upstream_timeout"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why a request to a worker failed, with a sentence for people."""
 
     kind: FailureKind
     message: str
+
+    @property
+    def answer(self) -> tuple[int, str]:
+        """Status and code of the error that the client gets, if nothing better can be had."""
+        return _ANSWERS.get(self.kind, (502, "worker_failed"))
 
 
 class ConnectError(Exception):
@@ -58,6 +72,10 @@ class Sink(Protocol):
         """Body bytes. `framed`: the same as whole chunks of chunked coding, if they came that way."""
         ...
 
+    def on_chunk(self, framed: bytes) -> None:
+        """One read that was exactly one plain chunk, given as it came. No `on_flush` follows."""
+        ...
+
     def on_flush(self) -> None:
         """All that came in one read was delivered."""
         ...
@@ -75,6 +93,7 @@ class UpstreamConnection(asyncio.Protocol):
     """One connection, one request at a time. Made by a ConnectionPool, which gets it back after a clean answer."""
 
     __slots__ = (
+        "_at_chunk",
         "_buffer",
         "_decoder",
         "_got_bytes",
@@ -96,6 +115,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._method = "POST"
         self._head: ResponseHead | None = None
         self._decoder: ChunkedDecoder | None = None
+        self._at_chunk = False  # inside a chunked body, and the next byte is a chunk's first
         self._remaining_bytes = 0
         self._buffer = b""
         self._got_bytes = False
@@ -116,7 +136,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._method = method
         self._sink = sink
         self._head = None
-        self._got_bytes = False
+        self._at_chunk = self._got_bytes = False
         self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def pause_reading(self) -> None:
@@ -127,7 +147,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def resume_reading(self) -> None:
         """Read on."""
-        if self.usable and self._paused:
+        if self._paused and self.usable:
             self._paused = False
             cast(asyncio.Transport, self._transport).resume_reading()
 
@@ -166,6 +186,9 @@ class UpstreamConnection(asyncio.Protocol):
         sink = self._sink
         if sink is None:
             self.close()  # bytes nobody asked for: what follows could be taken for an answer
+            return
+        if self._at_chunk and is_whole_chunk(data):
+            sink.on_chunk(data)
             return
         self._got_bytes = True
         try:
@@ -226,12 +249,14 @@ class UpstreamConnection(asyncio.Protocol):
     def _read_body(self, data: bytes) -> None:
         sink = self._sink
         assert sink is not None and self._head is not None
-        if self._decoder is not None:
-            payload, framed = self._decoder.feed(data)
+        decoder = self._decoder
+        if decoder is not None:
+            payload, framed = decoder.feed(data)
+            self._at_chunk = decoder.at_chunk
             if payload:
                 sink.on_data(payload, framed)
-            if self._decoder.done and self._sink is sink:
-                self._finish(rest=self._decoder.rest)
+            if decoder.done and self._sink is sink:
+                self._finish(rest=decoder.rest)
         elif self._head.framing is Framing.CLOSE:
             sink.on_data(data, None)
         else:
