@@ -28,12 +28,12 @@ from common.errors import UserError
 from common.settings import load
 from worker.config import WorkerSettings
 from worker.engine.batch import ForwardBatch, ModelRunner, PendingStep, StepFailed
+from worker.engine.cuda.graph_sizes import pass_sizes
 from worker.engine.factory import create_runner
-from worker.engine.memory import gpu_defaults
 from worker.engine.page_table import PageTable
 from worker.engine.sim.measured import MeasuredDevice, MeasuredStep
 from worker.engine.sim.profile import DeviceMemory
-from worker.engine.sim.shape import ShapeReader, captured_sizes
+from worker.engine.sim.shape import ShapeReader
 from worker.engine.sim.step_time import StepShape
 
 FLAGS = {
@@ -56,10 +56,10 @@ class StepTimer:
         self._runner = runner
         self._table = PageTable(max_rows=info.max_rows, context_len=info.context_len, page_size=info.page_size)
         on_gpu = info.device == "cuda"
-        graph_max = gpu_defaults(total_bytes).max_graph_batch_size
-        captured = captured_sizes(settings, default_max=graph_max, max_rows=info.max_rows) if on_gpu else ()
+        sizes = pass_sizes(settings, total_bytes=total_bytes, max_rows=info.max_rows) if on_gpu else ()
         cascade = on_gpu and not settings.disable_cascade_attention
-        self._shapes = ShapeReader(self._table, captured=captured, cascade=cascade)
+        captured = not settings.disable_cuda_graph
+        self._shapes = ShapeReader(self._table, sizes=sizes, captured=captured, cascade=cascade)
         self._builder = BatchBuilder(info)
 
     def fill(self, num_pages: int) -> None:

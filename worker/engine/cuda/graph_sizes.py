@@ -5,10 +5,22 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
-from common.errors import UserError
+from worker.config import WorkerSettings
+from worker.engine.memory import gpu_defaults
 
 # Prefix groups pay with many rows only, where a little more padding costs nothing.
 _CASCADE_STEP = 64
+
+
+def pass_sizes(settings: WorkerSettings, *, total_bytes: int, max_rows: int) -> tuple[int, ...]:
+    """Ascending batch sizes that decodes are padded to on a GPU with `total_bytes`; each is captured, unless graphs are
+    off."""
+    return graph_sizes(
+        max_size=settings.cuda_graph_max_bs or gpu_defaults(total_bytes).max_graph_batch_size,
+        asked=settings.cuda_graph_bs,
+        padding=not settings.disable_cuda_graph_padding,
+        max_rows=max_rows,
+    )
 
 
 def graph_sizes(*, max_size: int, asked: Sequence[int] | None, padding: bool, max_rows: int) -> tuple[int, ...]:
@@ -16,8 +28,6 @@ def graph_sizes(*, max_size: int, asked: Sequence[int] | None, padding: bool, ma
 
     Without `padding` every size up to the largest has its own graph.
     """
-    if asked is not None and (not asked or min(asked) < 1):
-        raise UserError("--cuda-graph-bs must list batch sizes of at least 1.")
     largest = max(asked) if asked else max_size
     if not padding:
         sizes: Iterable[int] = range(1, largest + 1)

@@ -16,7 +16,7 @@ from worker.config import WorkerSettings
 from worker.engine.batch import ForwardBatch, RunnerInfo
 from worker.engine.cuda.attention import CudaAttention
 from worker.engine.cuda.cascade import CASCADE_COST, MAX_GROUPS, MIN_CASCADE_ROWS, Grouping, alone
-from worker.engine.cuda.graph_sizes import cascade_sizes, graph_sizes
+from worker.engine.cuda.graph_sizes import cascade_sizes, pass_sizes
 from worker.engine.cuda.graphs import DecodeGraphs, GraphKey, obstacle_to_capture
 from worker.engine.cuda.launched import LaunchedStep
 from worker.engine.cuda.memory import NO_ROOM_FOR_BUFFERS, GpuMemory, no_room_for_weights, size_pool
@@ -25,7 +25,7 @@ from worker.engine.cuda.prefix_groups import PrefixGroups
 from worker.engine.cuda.sampling import CudaSampling
 from worker.engine.cuda.staging import ResultSlots, Staging
 from worker.engine.loading import compute_dtype, load_model
-from worker.engine.memory import gpu_defaults, kv_bytes_per_token
+from worker.engine.memory import kv_bytes_per_token
 from worker.engine.out_of_memory import step_failed, told_to_the_user
 from worker.engine.page_table import PageTable
 from worker.layers.cuda.ops import CudaOps
@@ -57,7 +57,6 @@ class CudaRunner:
         if dtype not in _DTYPES:
             raise UserError(f"A GPU computes in bfloat16 or float16, not {settings.dtype}; choose --dtype bfloat16.")
         memory = GpuMemory.now(device)
-        max_graph_size = settings.cuda_graph_max_bs or gpu_defaults(memory.total_bytes).max_graph_batch_size
         ops = CudaOps()
         if isinstance(config, TransformersConfig):
             config = config.padded_to(HEAD_DIMS)
@@ -73,7 +72,7 @@ class CudaRunner:
         self._cascade = not settings.disable_cascade_attention
         self._staging = Staging(_STAGED_INTS, device)
         self._results = ResultSlots(size.max_rows)
-        sizes = _sizes(settings, max_graph_size, size.max_rows)
+        sizes = pass_sizes(settings, total_bytes=memory.total_bytes, max_rows=size.max_rows)
         self._graph_staging = Staging(self._passes.max_graph_staging(max((*sizes, 1))), device)
         self._head = ops.heads[-1]
         self._head.reserve(max((*sizes, _MIN_LOGIT_ROWS)))
@@ -203,15 +202,6 @@ def _cos_sin(config: ModelConfig, device: torch.device) -> torch.Tensor | None:
 
 def _gpu() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
-
-
-def _sizes(settings: WorkerSettings, max_size: int, max_rows: int) -> tuple[int, ...]:
-    return graph_sizes(
-        max_size=max_size,
-        asked=settings.cuda_graph_bs,
-        padding=not settings.disable_cuda_graph_padding,
-        max_rows=max_rows,
-    )
 
 
 def _batch(num_decode: int, chunk: int) -> ForwardBatch:

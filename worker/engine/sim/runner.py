@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from common.errors import UserError
 from worker.config import WorkerSettings
 from worker.engine.batch import ForwardBatch, Int32s, RunnerInfo, StepResult
-from worker.engine.memory import PoolSize, chosen_mem_fraction, gpu_defaults, gpu_pool_size
+from worker.engine.cuda.graph_sizes import pass_sizes
+from worker.engine.memory import PoolSize, chosen_mem_fraction, gpu_pool_size
 from worker.engine.page_table import PageTable
 from worker.engine.sim.answers import Answers
 from worker.engine.sim.clock import DeviceClock
 from worker.engine.sim.profile import DeviceMemory, SimProfile
-from worker.engine.sim.shape import ShapeReader, captured_sizes
+from worker.engine.sim.shape import ShapeReader
 from worker.engine.sim.step_time import step_time_s
 from worker.models.config import ModelConfig
 
@@ -44,9 +45,12 @@ class SimRunner:
         memory = profile.memory
         size = _pool_size(settings, config, memory, page_size)
         self._table = table = PageTable(max_rows=size.max_rows, context_len=config.context_len, page_size=page_size)
-        graph_max = gpu_defaults(memory.total_bytes).max_graph_batch_size
-        captured = captured_sizes(settings, default_max=graph_max, max_rows=size.max_rows)
-        self._shapes = ShapeReader(table, captured=captured, cascade=not settings.disable_cascade_attention)
+        self._shapes = ShapeReader(
+            table,
+            sizes=pass_sizes(settings, total_bytes=memory.total_bytes, max_rows=size.max_rows),
+            captured=not settings.disable_cuda_graph,
+            cascade=not settings.disable_cascade_attention,
+        )
         self._answers = Answers(
             table,
             num_pages=size.num_pages,

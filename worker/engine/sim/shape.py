@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from worker.config import WorkerSettings
 from worker.engine.batch import ForwardBatch
 from worker.engine.cuda.cascade import CASCADE_COST, MAX_GROUPS, MIN_CASCADE_ROWS, PrefixGroup
-from worker.engine.cuda.graph_sizes import cascade_sizes, graph_sizes, padded_size
+from worker.engine.cuda.graph_sizes import cascade_sizes, padded_size
 from worker.engine.cuda.prefix_groups import PrefixGroups
 from worker.engine.page_table import PageTable
 from worker.engine.sim.step_time import StepShape
 
 
-def captured_sizes(settings: WorkerSettings, *, default_max: int, max_rows: int) -> tuple[int, ...]:
-    """Batch sizes with a CUDA graph. Raises UserError for a bad list."""
-    if settings.disable_cuda_graph:
-        return ()
-    return graph_sizes(
-        max_size=settings.cuda_graph_max_bs or default_max,
-        asked=settings.cuda_graph_bs,
-        padding=not settings.disable_cuda_graph_padding,
-        max_rows=max_rows,
-    )
-
-
 class ShapeReader:
-    """Wants to see every batch, in launch order, after its page writes are in `table`."""
+    """Wants to see every batch, in launch order, after its page writes are in `table`. Decodes are padded to `sizes`;
+    `captured`: with graphs for them. `cascade`: prefixes that pay are read once."""
 
-    def __init__(self, table: PageTable, *, captured: tuple[int, ...], cascade: bool) -> None:
+    def __init__(self, table: PageTable, *, sizes: tuple[int, ...], captured: bool, cascade: bool) -> None:
         self._page_size = table.page_size
+        self._sizes = sizes
+        self._cascade_sizes = cascade_sizes(sizes, MIN_CASCADE_ROWS)
         self._captured = captured
-        self._captured_cascade = cascade_sizes(captured, MIN_CASCADE_ROWS)
         self._cascade = cascade
         self._groups = PrefixGroups(table, cost=CASCADE_COST, max_groups=MAX_GROUPS, min_rows=MIN_CASCADE_ROWS)
 
@@ -40,11 +29,11 @@ class ShapeReader:
         count = batch.num_decode
         chunks = len(batch.rows) - count
         groups = self._groups.find(batch).groups if self._cascade else ()
-        padded = padded_size(self._captured_cascade if groups else self._captured, count) if not chunks else None
+        padded = padded_size(self._cascade_sizes if groups else self._sizes, count) if not chunks else None
         lens = batch.query_lens[count:].astype(np.int64)
         before = batch.seq_lens[count:] - lens
         return StepShape(
-            graph=padded is not None,
+            graph=padded is not None and self._captured,
             num_decode=count,
             decode_rows=padded if padded is not None else count,
             context_tokens=int(batch.seq_lens[:count].sum(dtype=np.int64)) - self._saved_tokens(groups),

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-import pytest
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import UserError
-from worker.engine.cuda.graph_sizes import cascade_sizes, graph_sizes, padded_size
+from worker.config import WorkerSettings
+from worker.engine.cuda.graph_sizes import cascade_sizes, graph_sizes, padded_size, pass_sizes
+from worker.engine.memory import GIB
 
 
 def test_standard_list() -> None:
@@ -25,12 +27,6 @@ def test_asked_sizes_and_no_padding() -> None:
     assert graph_sizes(max_size=5, asked=None, padding=False, max_rows=4) == (1, 2, 3, 4)
 
 
-@pytest.mark.parametrize("asked", [[], [0, 4]])
-def test_impossible_sizes_are_refused(asked: list[int]) -> None:
-    with pytest.raises(UserError, match="--cuda-graph-bs"):
-        graph_sizes(max_size=8, asked=asked, padding=True, max_rows=8)
-
-
 @given(st.integers(1, 600), st.integers(1, 700))
 def test_padding_is_the_smallest_that_fits(max_size: int, batch: int) -> None:
     sizes = graph_sizes(max_size=max_size, asked=None, padding=True, max_rows=4096)
@@ -46,3 +42,15 @@ def test_cascade_sizes_are_a_coarse_subset() -> None:
     assert cascade_sizes(sizes, 16) == (64, 128, 192, 200)
     assert cascade_sizes(sizes, 300) == ()
     assert cascade_sizes((), 16) == ()
+
+
+def test_sizes_follow_the_settings_else_the_gpus_memory() -> None:
+    def sizes(total_gib: int = 140, **settings: Any) -> tuple[int, ...]:
+        chosen = WorkerSettings(model_path="none", **settings)
+        return pass_sizes(chosen, total_bytes=total_gib * GIB, max_rows=300)
+
+    assert sizes()[-1] == 256
+    assert sizes(24)[-1] == 24
+    assert sizes(cuda_graph_max_bs=8) == (1, 2, 4, 8)
+    assert sizes(cuda_graph_bs=[4, 32]) == (4, 32)
+    assert sizes(cuda_graph_max_bs=5, disable_cuda_graph_padding=True) == (1, 2, 3, 4, 5)

@@ -36,7 +36,8 @@ DEVICE = MeasuredDevice(
 def shapes() -> list[MeasuredStep]:
     """What benchmarks/step_times.py measures, without times."""
     table = PageTable(max_rows=INFO.max_rows, context_len=INFO.context_len, page_size=INFO.page_size)
-    reader, builder = ShapeReader(table, captured=(1, 2, 4, 8, 16, 32, 64, 128, 256), cascade=True), BatchBuilder(INFO)
+    sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    reader, builder = ShapeReader(table, sizes=sizes, captured=True, cascade=True), BatchBuilder(INFO)
     steps = []
     for case in cases():
         if case.fits(INFO, 300_000):

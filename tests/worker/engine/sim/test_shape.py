@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from benchmarks.step_cases import BatchBuilder, Case, Sequence, cases
 from tests.helpers.fake_runner import runner_info
-from worker.config import WorkerSettings
 from worker.engine.page_table import PageTable
-from worker.engine.sim.shape import ShapeReader, captured_sizes
+from worker.engine.sim.shape import ShapeReader
 from worker.engine.sim.step_time import StepShape
 
 INFO = runner_info(num_pages=40_000, page_size=16, max_rows=512, context_len=8192, vocab_size=1000)
 
 
-def read(case: Case, *, captured: tuple[int, ...] = (1, 8, 64, 256), cascade: bool = True) -> StepShape:
+def read(
+    case: Case, *, sizes: tuple[int, ...] = (1, 8, 64, 256), captured: bool = True, cascade: bool = True
+) -> StepShape:
     table = PageTable(max_rows=INFO.max_rows, context_len=INFO.context_len, page_size=INFO.page_size)
     batch = BatchBuilder(INFO).batch(case)
     table.apply(batch.page_writes)
-    return ShapeReader(table, captured=captured, cascade=cascade).read(batch)
+    return ShapeReader(table, sizes=sizes, captured=captured, cascade=cascade).read(batch)
 
 
 def test_decodes_are_padded_to_the_next_graph() -> None:
     shape = read(Case("", (Sequence(1, 99),) * 20))
     assert (shape.graph, shape.num_decode, shape.decode_rows, shape.context_tokens) == (True, 20, 64, 2000)
-    assert not read(Case("", (Sequence(1, 9),) * 20), captured=(1, 8)).graph
+    assert not read(Case("", (Sequence(1, 9),) * 20), sizes=(1, 8)).graph
+    eager = read(Case("", (Sequence(1, 9),) * 20), captured=False)
+    assert (eager.graph, eager.decode_rows) == (False, 64)
     assert read(Case("", (Sequence(1, 9),))).single
 
 
@@ -41,18 +44,6 @@ def test_shared_prefixes_are_read_once_where_that_pays() -> None:
     assert read(Case("", groups), cascade=False).prefix_pairs == 0
     small = tuple(Sequence(1, 32 + 31, 32, 0) for _ in range(32))
     assert read(Case("", small)).prefix_pairs == 0
-
-
-def test_graph_sizes_follow_the_settings() -> None:
-    def sizes(**settings: object) -> tuple[int, ...]:
-        chosen = WorkerSettings(model_path="none", **settings)  # type: ignore[arg-type]
-        return captured_sizes(chosen, default_max=256, max_rows=300)
-
-    assert sizes()[-1] == 256
-    assert sizes(cuda_graph_max_bs=8) == (1, 2, 4, 8)
-    assert sizes(cuda_graph_bs=[4, 32]) == (4, 32)
-    assert sizes(disable_cuda_graph=True) == ()
-    assert sizes(cuda_graph_max_bs=5, disable_cuda_graph_padding=True) == (1, 2, 3, 4, 5)
 
 
 def test_every_measured_case_that_fits_has_its_own_pages() -> None:
