@@ -38,7 +38,7 @@ GATEWAY_ONLY = PUBLIC & GatewaySettings.model_fields.keys()
 _PATHS = frozenset(setting.name for setting in settings_of(WorkerSettings) if setting.path)
 _DOWNLOAD = "download the model first, for example with `hf download`, and give its directory"
 _PROXY = "the gateway does not have it; put a proxy that does in front of the gateway"
-LAUNCHERS = frozenset({"worker_urls", "ray_address", "incarnation", "ready_file"})  # not accepted
+LAUNCHERS = frozenset({"worker_urls", "ray_address", "incarnation", "ready_file", "dp_size"})  # the launcher decides
 HUB = frozenset({"revision", "download_dir"})  # the launcher gets the model for all replicas
 SHARED = frozenset({"log_level", "log_format", "max_body_bytes", "shutdown_grace_s"})  # both have them, both get them
 
@@ -46,7 +46,13 @@ SHARED = frozenset({"log_level", "log_format", "max_body_bytes", "shutdown_grace
 class FleetSettings(Settings):
     """Serve one model from replicas behind one gateway, on this machine: canopy serve MODEL [flags]."""
 
-    replicas: int = option(1, "replicas, each a whole engine (on its own GPU, if there are any)", category=_FLEET, ge=1)
+    replicas: int = option(
+        1,
+        "replicas, each a whole engine (on its own GPU, if there are any)",
+        category=_FLEET,
+        aliases=["dp-size", "data-parallel-size", "dp"],
+        ge=1,
+    )
     start_timeout_s: float = option(
         600, "seconds a replica may take to become ready", category=_FLEET, gt=0, aliases=["start-timeout"]
     )

@@ -179,8 +179,7 @@ def settings_of(cls: type[Settings]) -> tuple[Setting, ...]:
 
 def public_values(settings: Settings) -> dict[str, Any]:
     """Field name -> value, without secrets."""
-    secrets = {setting.name for setting in settings_of(type(settings)) if setting.secret}
-    return settings.model_dump(exclude=secrets)
+    return {s.name: getattr(settings, s.name) for s in settings_of(type(settings)) if not s.secret}
 
 
 def by_spelling(cls: type[Settings]) -> dict[str, Setting]:

@@ -102,3 +102,14 @@ def test_faults_are_one_sentence(argv: list[str], sentence: str) -> None:
 
 def test_what_the_launcher_decides_is_not_offered() -> None:
     assert not combined_settings().model_fields.keys() & LAUNCHERS
+
+
+@pytest.mark.parametrize("flag", ["--replicas", "--dp", "--dp-size", "--data-parallel-size"])
+def test_data_parallelism_is_replicas(flag: str) -> None:
+    settings = load_serve_settings(["m", flag, "3"], {})
+    assert settings.fleet.replicas == 3 and settings.worker_values == {"model_path": "m"}
+
+
+def test_every_flag_means_one_thing() -> None:
+    spellings = [spelling for setting in settings_of(combined_settings()) for spelling in setting.spellings]
+    assert len(spellings) == len(set(spellings))
