@@ -61,7 +61,7 @@ def _mapping(path: str) -> list[tuple[str, Any]]:
         raise UserError(f"--config: cannot read {path}: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise UserError(f"--config: {path} is not UTF-8 text; save it as UTF-8.") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as a date that does not exist
         raise UserError(f"--config: {path} is not valid YAML: {' '.join(str(error).split())}.") from None
 
 
