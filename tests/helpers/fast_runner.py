@@ -44,7 +44,7 @@ class FastRunner:
         self._info = info
         self._seed = np.zeros(info.max_rows, np.int64)
         self._position = np.zeros(info.max_rows, np.int64)
-        self.admitted: list[int] = []
+        self.admitted: dict[int, None] = {}
         self.most_admitted = 0  # in one step
 
     @property
@@ -55,8 +55,7 @@ class FastRunner:
         for admission in batch.admissions:
             self._seed[admission.row] = admission.seed
             self._position[admission.row] = len(admission.output_ids)
-            if not admission.output_ids:
-                self.admitted.append(admission.seed)
+            self.admitted.setdefault(admission.seed)
         self.most_admitted = max(self.most_admitted, len(batch.admissions))
         tokens = tokens_of(self._seed[batch.rows], self._position[batch.rows], self._info.vocab_size)
         self._position[batch.rows] += batch.samples

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from bisect import bisect, insort
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -23,7 +23,6 @@ from worker.scheduler.core import Scheduler
 REQUESTS = 10_000  # in each of the ten runs
 ROWS = 64
 URGENT = {"enable_priority_scheduling": True, "retraction_policy": "priority"}
-
 RUNS: list[tuple[dict[str, Any], bool, int]] = [  # settings, overlap, page size
     ({"schedule_policy": "fcfs"}, True, 1),
     ({"schedule_policy": "fcfs", "disable_radix_cache": True, "enable_mixed_chunk": False}, False, 16),
@@ -47,6 +46,7 @@ class Traffic:
         info = runner_info(num_pages=2048 // page_size, page_size=page_size, max_rows=ROWS, overlaps=overlaps)
         self.runner = FastRunner(info)
         self.asked: dict[str, SamplingParams] = {}
+        self.priorities: list[int | None] = []  # by arrival number
         self.told: dict[str, list[int]] = {}
         self.ended: dict[str, FinishReason] = {}
         self.aborted: set[str] = set()
@@ -69,8 +69,10 @@ class Traffic:
         sampling = SamplingParams(max_new_tokens=rng.randrange(1, 17), seed=number, ignore_eos=rng.random() < 0.5)
         prompt = rng.choice(self.heads)[: rng.randrange(0, 49, 12)] + rng.choices(range(50), k=rng.randrange(1, 12))
         self.asked[rid], self.told[rid] = sampling, []
-        priority = rng.choice([None, 0, 5, 30])
-        self.scheduler.handle(GenerateRequest(rid=rid, input_ids=prompt, sampling=sampling, priority=priority))
+        self.priorities.append(rng.choice([None, 0, 5, 30]))
+        self.scheduler.handle(
+            GenerateRequest(rid=rid, input_ids=prompt, sampling=sampling, priority=self.priorities[-1])
+        )
 
     def run(self, count: int) -> None:
         """Send `count` requests in bursts and wait for all of them."""
@@ -111,16 +113,17 @@ def test_ten_thousand_requests(settings: dict[str, Any], overlaps: bool, page_si
             assert got == expected
     report = traffic.scheduler.load_report(0)
     kinds = Counter(reason.kind for reason in traffic.ended.values())
-    assert report.finished_requests_total == kinds["length"] + kinds["stop"] > 0.5 * REQUESTS
+    assert report.finished_requests_total == kinds["length"] + kinds["stop"] > 0.3 * REQUESTS
     assert report.num_used_tokens == 0
     assert report.num_free_tokens + report.num_evictable_tokens == report.max_total_num_tokens
-    if not settings.get("enable_priority_scheduling"):
-        passes = most_overtaken(traffic.runner.admitted)
-        fcfs = settings["schedule_policy"] == "fcfs"
-        assert passes == 0 if fcfs else 0 < passes <= MAX_OVERTAKEN + traffic.runner.most_admitted
+    lane_of = traffic.priorities if "enable_priority_scheduling" in settings else [None] * REQUESTS
+    for lane in set(lane_of):
+        passes = most_overtaken(number for number in traffic.runner.admitted if lane_of[number] == lane)
+        sorts = settings["schedule_policy"] not in ("fcfs", "priority")
+        assert 0 < passes <= MAX_OVERTAKEN + traffic.runner.most_admitted if sorts else passes == 0
 
 
-def most_overtaken(order: Sequence[int]) -> int:
+def most_overtaken(order: Iterable[int]) -> int:
     """How many later arrivals started before a request, at most. `order`: arrival numbers as they started."""
     started: list[int] = []
     most = 0
