@@ -32,6 +32,7 @@ def create_runner(settings: WorkerSettings, clock: DeviceClock | None = None) ->
     config = load_model_config(
         path,
         context_length=settings.context_length,
+        overrides=settings.json_model_override_args,
         model_impl=settings.model_impl,
         trust_remote_code=settings.trust_remote_code,
     )

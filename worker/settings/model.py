@@ -31,6 +31,7 @@ class ModelSettings(Settings):
     )
     trust_remote_code: bool = _option(False, "run Python code that the model's repository brings")
     weight_version: str = _option("default", "name of these weights, repeated in answers")
+    json_model_override_args: JsonObject = _option({}, "keys of config.json to replace, as JSON")
     revision: str | None = _option(None, "branch, tag or commit of a hub model", min_length=1)
     download_dir: str | None = _option(
         None, "where hub models are kept; without it the hub's cache", min_length=1, path=True
@@ -45,9 +46,6 @@ class ModelSettings(Settings):
     )
     detokenizer_worker_num: int = _option(1, "detokenizer processes", not_built="add --replicas instead")
     model_loader_extra_config: JsonObject = _option({}, "options of the weight loader", not_built="leave it out")
-    json_model_override_args: JsonObject = _option(
-        {}, "keys to replace in config.json", not_built="edit the model directory's config.json instead"
-    )
     is_embedding: bool = _option(False, "serve embeddings", not_built="only text generation is served, leave it out")
     enable_multimodal: bool = _option(
         False, "serve images, video and audio", not_built="only text is served, leave it out"

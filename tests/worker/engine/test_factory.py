@@ -29,6 +29,13 @@ def tiny(tiny_model: Callable[[str], TinyModel]) -> TinyModel:
     return tiny_model("llama")
 
 
+def test_overrides_of_the_model_config(tiny: TinyModel) -> None:
+    runner = create(str(tiny.path), device="cpu", json_model_override_args={"max_position_embeddings": 40})
+    assert runner.runner.info.context_len == 40
+    with pytest.raises(UserError, match="quantised"):
+        create(str(tiny.path), device="cpu", json_model_override_args={"quantization_config": {}})
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_without_a_gpu(tiny: TinyModel) -> None:
     assert create(str(tiny.path), device="auto").runner.info.device == "cpu"
