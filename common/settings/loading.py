@@ -44,7 +44,8 @@ def load(
         raise UserError(f"{metavar(positional)} is missing; give {prog} a {cls.model_fields[positional].description}.")
     called = file.called | {name: variable for name, (variable, _) in variables.items()}
     settings = validated(cls, values, {name: text for name, text in called.items() if name not in line.values})
-    for sentence in _deprecations(cls, [*file.spellings, *line.spellings]):
+    in_environment = [v.removeprefix(ENV_PREFIX).lower().replace("_", "-") for v, _ in variables.values()]
+    for sentence in _deprecations(cls, [*file.spellings, *in_environment, *line.spellings]):
         print(f"{prog}: {sentence}", file=sys.stderr)
     sources = _sources(file.values, variables, line.values)
     if line.print_config:

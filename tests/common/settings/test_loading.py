@@ -63,6 +63,8 @@ def test_old_names_work_and_are_told(tmp_path: Path, capsys: pytest.CaptureFixtu
     ]
     assert example(file="{name: n, manner: slow}", at=tmp_path).mode == "slow"
     assert "--manner is an old name" in capsys.readouterr().err
+    assert example("--name=n", env={"CANOPY_MANNER": "slow"}).mode == "slow"
+    assert "--manner is an old name" in capsys.readouterr().err
     assert example("--name=n", "--mode=slow").mode == "slow"
     assert capsys.readouterr().err == ""
 
