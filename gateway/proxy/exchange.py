@@ -196,7 +196,7 @@ class Exchange:
         head = request_head(
             request.method, request.target, pool.host_header, request.lines, len(body), inbound.request_id
         )
-        connection.send(request.method, (head, body) if body else (head,), self)
+        connection.send(request.method, head, body, self)
         if self._paused:
             connection.pause_reading()
 
@@ -228,7 +228,7 @@ class Exchange:
         assert self.choice is not None
         worker = self.choice.worker
         if ticket.trial or outcome is Outcome.BACK_PRESSURE or outcome is Outcome.REPLICA_FAULT:
-            self._forwarder.judge(worker, ticket, outcome, self._rest_s, cause)
+            self._forwarder.judge(worker, ticket, outcome, self._rest_s, cause or f"status {self._status}")
         elif outcome is Outcome.SERVED:
             worker.guard.breaker.successes += 1
 
@@ -356,7 +356,7 @@ class Exchange:
         self.done = True
         if self._moved:
             self._note_progress(self._forwarder.clock.now_s())
-        self._leave_worker(outcome, cause or f"status {status}")
+        self._leave_worker(outcome, cause)
         self._forwarder.leave(self, status)
 
     # --- accounting -------------------------------------------------------------------------------------------------
@@ -384,9 +384,9 @@ class Exchange:
         if not self.inbound.route.single:
             return
         assert self.choice is not None
-        prompt_tokens, cached_tokens = usage
+        prompt_tokens, cached_tokens, completion_tokens = usage
         self._forwarder.metrics.usage(prompt_tokens, self.choice.cached_tokens, cached_tokens)
-        self._forwarder.router.policy.served(self.choice, prompt_tokens, cached_tokens)
+        self._forwarder.router.policy.served(self.choice, prompt_tokens, cached_tokens, completion_tokens)
 
 
 def route_header(choice: Choice) -> bytes:

@@ -99,7 +99,7 @@ class Fetcher:
             collector = _Collector()
             lines = forwarded_lines(headers)
             head = request_head(method, path.encode(), pool.host_header, lines, len(body), b"canopy-gateway")
-            connection.send(method, (head, body) if body else (head,), collector)
+            connection.send(method, head, body, collector)
             try:
                 return await collector.future
             except FetchError as error:

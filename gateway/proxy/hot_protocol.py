@@ -82,16 +82,18 @@ class HotRequest:
             self.keep_alive = False
             self._refuse(413, too_large(limit))
 
-    def start_exchange(self) -> None:
-        """The request is whole."""
+    def body_complete(self) -> None:
+        """All pieces are there."""
         if self.response_complete:
             return
         if self._body_bytes > self._protocol.max_body_bytes:
             self._refuse(413, too_large(self._protocol.max_body_bytes))
             return
-        pieces = self._pieces
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        self._pieces = []
+        pieces, self._pieces = self._pieces, []
+        self.start_exchange(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def start_exchange(self, body: bytes) -> None:
+        """The request is whole, and not too large."""
         try:
             inbound = inbound_of(self._head, body, self._request_id)
         except BodyFault as fault:
@@ -233,7 +235,7 @@ class HotProtocol(HttpToolsProtocol):
         self._in_request = False
         cycle: Any = self.cycle
         if cycle is self._hot and cycle is not None:
-            cycle.start_exchange()
+            cycle.body_complete()
         else:
             super().on_message_complete()
 
@@ -241,12 +243,11 @@ class HotProtocol(HttpToolsProtocol):
         if self._resting:
             self._resting = False
             found = self.known_heads.find(data)
-            if found is not None:
+            if found is not None and len(data) <= self.max_body_bytes:
                 self._idle_since_s = None
                 self._hot = hot = HotRequest(self, found[0], True)
                 self.cycle = hot  # type: ignore[assignment]
-                hot.add_body(data[found[1] :])
-                hot.start_exchange()
+                hot.start_exchange(data[found[1] :])
                 return
             self._first_read = data
         super().data_received(data)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, cast
@@ -17,6 +16,8 @@ from urllib.parse import urlsplit
 from common.clock import Clock
 from gateway.proxy.chunked import ChunkedDecoder, is_whole_chunk
 from gateway.proxy.http1 import MAX_HEAD_BYTES, Framing, ProtocolFault, ResponseHead, parse_head
+
+_MAX_JOINED_BYTES = 65536  # a copy costs less than a second piece, up to here
 
 
 class FailureKind(Enum):
@@ -130,14 +131,18 @@ class UpstreamConnection(asyncio.Protocol):
         """Open, as far as we know."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def send(self, method: str, parts: Sequence[bytes], sink: Sink) -> None:
-        """Write one request (head, body) and deliver its answer to `sink`."""
-        assert self._sink is None and self._transport is not None
+    def send(self, method: str, head: bytes, body: bytes, sink: Sink) -> None:
+        """Write one request and deliver its answer to `sink`."""
+        transport = self._transport
+        assert self._sink is None and transport is not None
         self._method = method
         self._sink = sink
         self._head = None
         self._at_chunk = self._got_bytes = False
-        self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+        if len(body) <= _MAX_JOINED_BYTES:
+            transport.write(head + body)
+        else:
+            transport.writelines((head, body))
 
     def pause_reading(self) -> None:
         """Back-pressure: read no more until resumed."""
@@ -216,10 +221,18 @@ class UpstreamConnection(asyncio.Protocol):
     def _read_head(self, data: bytes) -> None:
         if self._buffer:
             data, self._buffer = self._buffer + data, b""
-        head, data = self._final_head(data)
-        if head is None:
-            self._buffer = data
-            return
+        while True:
+            end = data.find(b"\r\n\r\n")
+            if end < 0:
+                if len(data) > MAX_HEAD_BYTES:
+                    raise ProtocolFault("response head too long")
+                self._buffer = data
+                return
+            head, data = parse_head(data[:end], self._method), data[end + 4 :]
+            if head.status >= 200:
+                break
+            if head.status == 101:
+                raise ProtocolFault("unasked switch of protocols")
         self._head = head
         self._remaining_bytes = head.length_bytes
         self._decoder = ChunkedDecoder() if head.framing is Framing.CHUNKED else None
@@ -232,19 +245,6 @@ class UpstreamConnection(asyncio.Protocol):
             self._finish(rest=data)
         elif data:
             self._read_body(data)
-
-    def _final_head(self, data: bytes) -> tuple[ResponseHead | None, bytes]:
-        """The first head that is not a 1xx, and what follows it; or None and what is left to complete."""
-        while (end := data.find(b"\r\n\r\n")) >= 0:
-            head = parse_head(data[:end], self._method)
-            data = data[end + 4 :]
-            if head.status == 101:
-                raise ProtocolFault("unasked switch of protocols")
-            if head.status >= 200:
-                return head, data
-        if len(data) > MAX_HEAD_BYTES:
-            raise ProtocolFault("response head too long")
-        return None, data
 
     def _read_body(self, data: bytes) -> None:
         sink = self._sink
@@ -289,7 +289,7 @@ class ConnectionPool:
         self._clock = clock
         self._keep_alive_s = keep_alive_s
         self._max_idle = max_idle
-        self._idle: dict[UpstreamConnection, None] = {}  # in order of return
+        self._idle: dict[UpstreamConnection, None] = {}  # open ones, in order of return
         self._all: set[UpstreamConnection] = set()
         self._closed = False
         self.host_header = parts.netloc.encode()
@@ -298,7 +298,7 @@ class ConnectionPool:
         """An idle connection that is likely still open, or None."""
         while self._idle:
             connection, _ = self._idle.popitem()
-            if connection.usable and self._clock.now_s() - connection.idle_since_s < self._keep_alive_s:
+            if self._clock.now_s() - connection.idle_since_s < self._keep_alive_s:
                 connection.reused = True
                 return connection
             connection.close()
