@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from common.clock import MonotonicClock
+from tests.helpers.step_news import tokens_of
 from worker.config import WorkerSettings
 from worker.engine.batch import ForwardBatch, PendingStep, RunnerInfo
 from worker.engine.factory import create_runner
@@ -122,8 +123,9 @@ def run(directory: Path, prompts: list[list[int]], num_tokens: int, **settings: 
 
     def take(message: SchedulerMessage) -> None:
         if isinstance(message, StepOutput):
+            for rid, new in tokens_of(message):
+                tokens[int(rid)].extend(new)
             for delta in message.deltas:
-                tokens[int(delta.rid)].extend(delta.token_ids)
                 if delta.finish is not None:
                     assert delta.finish.kind == "length", delta.finish
                     finished.append(delta.cached_tokens)

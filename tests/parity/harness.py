@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import count
 
 from common.clock import MonotonicClock
+from tests.helpers.step_news import tokens_of
 from worker.config import WorkerSettings
 from worker.engine.batch import ForwardBatch, ModelRunner, PendingStep, RunnerInfo
 from worker.ipc.messages import (
@@ -84,9 +85,10 @@ class Harness:
 
     def _take(self, message: SchedulerMessage) -> None:
         match message:
-            case StepOutput(deltas=deltas):
-                for delta in deltas:
-                    self.tokens[delta.rid] += delta.token_ids
+            case StepOutput():
+                for rid, new in tokens_of(message):
+                    self.tokens[rid] += new
+                for delta in message.deltas:
                     self.cached_tokens[delta.rid] = delta.cached_tokens
                     if delta.finish is not None:
                         self.finishes[delta.rid] = delta.finish
