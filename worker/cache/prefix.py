@@ -6,7 +6,6 @@ a request that uses it holds a lock on the node where its prefix ends.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,13 +15,7 @@ import numpy.typing as npt
 
 PageIds = npt.NDArray[np.int32]
 
-TOKEN_BYTES = 4
 NO_PAGES: PageIds = np.empty(0, np.int32)
-
-
-def pack_tokens(token_ids: Sequence[int]) -> bytes:
-    """Token ids as a key. struct takes a list several times faster than NumPy does."""
-    return struct.pack(f"<{len(token_ids)}i", *token_ids)
 
 
 class CacheNode(Protocol):

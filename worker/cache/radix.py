@@ -14,7 +14,8 @@ from typing import cast
 import numpy as np
 
 from worker.cache.eviction import EVICTION_ORDERS, EvictionPolicyName
-from worker.cache.prefix import NO_PAGES, TOKEN_BYTES, CacheNode, PageIds, PrefixInsert, PrefixLookup, PrefixMatch
+from worker.cache.prefix import NO_PAGES, CacheNode, PageIds, PrefixInsert, PrefixLookup, PrefixMatch
+from worker.token_ids import TOKEN_BYTES
 
 # Dictionary key of a child: its first page; below the root also the namespace.
 Edge = bytes | tuple[str | None, bytes]
@@ -106,7 +107,7 @@ class RadixCache:
         return self._protected_pages * self.page_size
 
     def lookup(self, key: bytes, namespace: str | None, last: PrefixLookup | None = None) -> PrefixLookup:
-        if last is not None and cast(_Lookup, last).still_true():
+        if isinstance(last, _Lookup) and last.still_true():
             return last
         path, inside = self._walk(key, namespace)
         offset = sum([len(node.key) for node in path])

@@ -18,7 +18,7 @@ import zmq
 import zmq.asyncio
 
 from common.errors import UserError
-from worker.ipc.messages import FrontendMessage, SchedulerMessage
+from worker.ipc.messages import FrontendMessage, GenerateRequest, SchedulerMessage
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,8 @@ class FrontendChannel:
 
     def send(self, message: FrontendMessage) -> None:
         """Queue a message for the scheduler; never blocks. Call it from the event loop's thread."""
+        if isinstance(message, GenerateRequest):
+            message = message.packed()
         self._push.send(self._encoder.encode(message), zmq.NOBLOCK)
 
     async def messages(self) -> AsyncIterator[SchedulerMessage]:

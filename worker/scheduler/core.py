@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from common.clock import Clock
 from worker.cache.no_prefix import NoPrefixCache
 from worker.cache.pool import KvPool
-from worker.cache.prefix import PrefixCache, pack_tokens
+from worker.cache.prefix import PrefixCache
 from worker.cache.radix import RadixCache
 from worker.config import WorkerSettings
 from worker.engine.batch import ModelRunner, PendingStep, StepFailed
@@ -198,7 +198,7 @@ class Scheduler:
         )
 
     def _generate(self, message: GenerateRequest) -> None:
-        prompt_len = len(message.input_ids)
+        prompt_len = message.prompt_len
         refusal = self._limits.refusal(prompt_len)
         if refusal is not None:
             self._refuse(message, 400, refusal)
@@ -212,7 +212,7 @@ class Scheduler:
         self._lifecycle.enqueue(
             Request(
                 rid=message.rid,
-                prompt_key=pack_tokens(message.input_ids),
+                prompt_key=message.prompt_key,
                 prompt_len=prompt_len,
                 sampling=sampling,
                 seed=self._draw_seed() if sampling.seed is None else sampling.seed,
@@ -239,7 +239,7 @@ class Scheduler:
 
     def _refuse(self, message: GenerateRequest, status: int, text: str) -> None:
         self._stats.aborted_requests += 1
-        self._outbox.refuse(message.rid, len(message.input_ids), status, text)
+        self._outbox.refuse(message.rid, message.prompt_len, status, text)
 
     def _abort(self, request: Request | None) -> None:
         if request is not None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from common.clock import Clock
 from worker.cache.pool import KvPool
-from worker.cache.prefix import TOKEN_BYTES, PrefixMatch
+from worker.cache.prefix import PrefixMatch
 from worker.engine.batch import RowAdmission
 from worker.scheduler.admission import PrefillBudget, Verdict, expected_tokens
 from worker.scheduler.limits import Limits
@@ -20,6 +20,7 @@ from worker.scheduler.request import Request, RequestStatus
 from worker.scheduler.rows import RequestTable
 from worker.scheduler.stats import SchedulerStats
 from worker.scheduler.token_ratio import NewTokenRatio
+from worker.token_ids import TOKEN_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from worker.cache.pool import KvPool
-from worker.cache.prefix import TOKEN_BYTES, PageIds, PrefixInsert
+from worker.cache.prefix import PageIds, PrefixInsert
 from worker.ipc.messages import FinishReason
 from worker.scheduler.outbox import Outbox
 from worker.scheduler.queue import WaitingQueue
 from worker.scheduler.request import NO_ROW, Request, RequestStatus
 from worker.scheduler.rows import RequestTable
 from worker.scheduler.stats import SchedulerStats
+from worker.token_ids import TOKEN_BYTES
 
 
 class Lifecycle:

@@ -7,9 +7,10 @@ from enum import Enum, auto
 
 import numpy as np
 
-from worker.cache.prefix import TOKEN_BYTES, CacheNode, PrefixLookup, pack_tokens
+from worker.cache.prefix import CacheNode, PrefixLookup
 from worker.engine.batch import Int32s
 from worker.sampling_params import SamplingParams
+from worker.token_ids import TOKEN_BYTES, pack_tokens
 
 NO_ROW = -1
 

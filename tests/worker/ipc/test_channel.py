@@ -62,7 +62,7 @@ async def test_messages_arrive_whole_and_in_order(ends: tuple[FrontendChannel, S
     while len(arrived) < len(messages):
         assert scheduler.wait(5)
         arrived += scheduler.drain()
-    assert arrived == messages
+    assert arrived == [REQUEST.packed(), *messages[1:]]
     assert scheduler.drain() == [] and not scheduler.wait(0.01)
 
     output = StepOutput(deltas=[DELTA])

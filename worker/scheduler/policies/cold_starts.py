@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from worker.cache.prefix import TOKEN_BYTES
 from worker.scheduler.constants import IN_BATCH_CHECK_TOKENS, IN_BATCH_SHARED_TOKENS
 from worker.scheduler.request import Request
+from worker.token_ids import TOKEN_BYTES
 
 
 class ColdStarts:

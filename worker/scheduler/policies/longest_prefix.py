@@ -33,9 +33,11 @@ class LongestPrefixMatch:
             starts.lead(request)
         ahead: list[tuple[int, Request]] = []
         followers: list[Request] = []
+        lookup, follows = self._cache.lookup, starts.follows
         for request in others:
-            matched = self._matched_tokens(request)
-            if starts.follows(request, matched):
+            request.lookup = found = lookup(request.fill_key, request.namespace, request.lookup)
+            matched = found.tokens
+            if follows(request, matched):
                 followers.append(request)
             else:
                 ahead.append((-matched, request))
