@@ -15,7 +15,7 @@ from types import FrameType
 import uvicorn
 import uvloop
 
-from common.process import bind_port, url_of
+from common.process import bind_port, raise_file_limit, url_of
 from gateway.app import Gateway, build
 from gateway.config import GatewaySettings
 from gateway.proxy.accelerate import accelerate
@@ -34,7 +34,7 @@ class GatewayServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
         super().__init__(config)
         self._gateway = gateway
-        self._stop_s: float | None = None
+        self._settled_s = self._stop_s = float("inf")  # from then on it stops when idle; then it stops
         self.failed = False
 
     def fail(self, error: BaseException) -> None:
@@ -48,10 +48,12 @@ class GatewayServer(uvicorn.Server):
             self.should_exit = True
             return
         self._gateway.forwarder.draining = True
-        self._stop_s = time.monotonic() + self._gateway.settings.shutdown_grace_s
+        settings = self._gateway.settings
+        self._settled_s = time.monotonic() + settings.shutdown_settle_s
+        self._stop_s = self._settled_s + settings.shutdown_grace_s
 
     async def on_tick(self, counter: int) -> bool:
-        if self._stop_s is not None and (not self._gateway.forwarder.inflight or time.monotonic() >= self._stop_s):
+        if time.monotonic() >= (self._stop_s if self._gateway.forwarder.inflight else self._settled_s):
             self.should_exit = True
         if self.should_exit:
             self._gateway.forwarder.shut_down()
@@ -117,6 +119,7 @@ def _settle_garbage_collector() -> None:
 
 def run(settings: GatewaySettings) -> int:
     """Bind, then serve until told to stop. Returns the exit code. Raises UserError before anything runs."""
+    raise_file_limit()
     with (
         bind_port(settings.host, settings.port) as sock,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,

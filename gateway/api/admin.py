@@ -15,6 +15,7 @@ from gateway.fleet.registry import Registry, check_url
 from gateway.fleet.worker import WorkerView
 from gateway.metrics import Metrics
 from gateway.proxy.forwarder import Forwarder
+from gateway.resilience.guard import Standing
 
 
 class NewWorker(BaseModel):
@@ -37,6 +38,8 @@ def describe(worker: WorkerView) -> dict[str, Any]:
         "source": worker.source,
         "max_total_tokens": worker.identity.max_total_tokens,
         "max_running_requests": worker.identity.max_running_requests,
+        "breaker": worker.guard.breaker.state.value,
+        "resting": worker.guard.standing is Standing.RESTING,
         "in_flight": worker.load.inflight,
         "pending_prefill_tokens": worker.load.pending_tokens,
         "requests_sent": worker.load.sent_total,

@@ -39,8 +39,11 @@ async def gateway_process(*arguments: str) -> AsyncIterator[tuple[asyncio.subpro
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
             assert process.stderr is not None
-            while b"listening" not in await process.stderr.readline():
-                assert process.returncode is None
+            log = b""
+            while b"listening" not in log:
+                line = await process.stderr.readline()
+                assert line, log.decode()
+                log += line
         yield process, url
     finally:
         if process.returncode is None:
@@ -82,6 +85,21 @@ async def test_sigterm_drains_then_ends_cleanly() -> None:
         assert await asyncio.wait_for(process.wait(), 5) == 0
         with pytest.raises(httpx.ConnectError):
             await client.get("/liveness")
+
+
+async def test_while_it_settles_an_idle_gateway_serves_though_it_is_not_ready() -> None:
+    async with (
+        FakeWorker() as worker,
+        gateway_process("--worker-urls", worker.url, "--shutdown-settle-s", "1") as (process, url),
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=20) as client,
+    ):
+        await until_ready(client)
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(5):
+            while (await client.get("/readiness")).status_code != 503:
+                await asyncio.sleep(0.02)
+        assert (await client.post(CHAT, content=chat_body())).status_code == 200
+        assert await asyncio.wait_for(process.wait(), 5) == 0
 
 
 async def test_after_the_grace_time_streams_are_ended() -> None:
