@@ -91,7 +91,7 @@ WORKLOADS = {
 }
 WARM_UP = Workload(4, 96, 8)
 # Seconds on one NVIDIA H200 with the default flags (docs/performance.md; single: from its 250 tokens/s).
-MEASURED_S = {"mixed": 28.17, "steady": 12.57, "shared-prefix": 4.32, "single": 1.024}
+MEASURED_S = {"mixed": 27.92, "steady": 12.53, "shared-prefix": 4.26, "single": 1.022}
 
 
 @dataclass(frozen=True, slots=True)
