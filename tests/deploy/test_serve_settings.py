@@ -90,7 +90,7 @@ def test_environment_and_bounds_are_those_of_the_owner() -> None:
         (["m", "n"], "'n' belongs to no flag"),
         (["--model-path", "m", "n"], "'n' belongs to no flag"),
         (["m", "--chunked-prefill-size", "10", "--page-size", "4"], "must be a multiple of --page-size 4"),
-        (["m", "--policy", "sticky"], "--policy sticky is not built yet"),
+        (["m", "--policy", "nearest"], "--policy 'nearest' is unknown"),
     ],
 )
 def test_faults_are_one_sentence(argv: list[str], sentence: str) -> None:

@@ -24,6 +24,7 @@ VALUES: dict[str, Any] = {
     "retraction_policy": "priority",
     "policy": "random",
     "health_endpoint": "/healthy",
+    "shadow_policy": "random",
     "worker_urls": ["http://a:1"],
 }
 
