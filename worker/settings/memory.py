@@ -50,10 +50,12 @@ class MemorySettings(Settings):
     enable_priority_scheduling: bool = _option(False, "honour the requests' field `priority`")
     schedule_low_priority_values_first: bool = _option(False, "a lower priority value is more urgent")
     priority_scheduling_preemption_threshold: int = _option(
-        10, "difference of priority values from which a waiting request displaces a running one", ge=0
+        10, "a waiting request displaces running ones whose priority differs by more than this", ge=0, le=2**32
     )
     disable_priority_preemption: bool = _option(False, "urgent requests displace no running ones")
-    default_priority_value: int | None = _option(None, "priority of requests that name none")
+    default_priority_value: int | None = _option(
+        None, "priority of requests that name none; without it they are the least urgent", ge=-(2**31), le=2**31 - 1
+    )
     abort_on_priority_when_disabled: bool = _option(
         False, "refuse requests with a priority while --enable-priority-scheduling is off"
     )
