@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import socket
 import sys
@@ -41,6 +42,13 @@ def bind_port(host: str, port: int) -> socket.socket:
         raise UserError(f"Cannot listen on {host}:{port}: {reason}; choose another --port or --host.") from None
     sock.setblocking(False)
     return sock
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as it may: each connection is one, and shells often allow 1024 at first."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def url_of(sock: socket.socket, *, tls: bool = False) -> str:

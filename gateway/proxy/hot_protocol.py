@@ -111,8 +111,9 @@ class HotRequest:
     def client_left(self) -> None:
         """The connection is gone."""
         self.response_complete = True
-        if self.exchange is not None and not self.exchange.done:
-            self.exchange.cancel()
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None and not exchange.done:
+            exchange.cancel()
 
     # --- Downstream -------------------------------------------------------------------------------------------------
 
@@ -160,11 +161,13 @@ class HotRequest:
             self._out.append(b"0\r\n\r\n")
         self.flush()
         self.response_complete = True
+        self.exchange = None  # no cycles: the collector looks rarely
         self._protocol.hot_request_over(self)
 
     def abort(self) -> None:
         self.flush()
         self.response_complete = True
+        self.exchange = None
         self._protocol.transport.close()
 
 
@@ -289,6 +292,7 @@ class HotProtocol(HttpToolsProtocol):
         if hot is not None:
             hot.client_left()
         super().connection_lost(exc)
+        self.cycle = None  # type: ignore[assignment]  # it holds on to us
 
     def pause_writing(self) -> None:
         super().pause_writing()
