@@ -12,7 +12,7 @@ PORT ?= 8000
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint test test-gpu serve status docs clean
+.PHONY: help setup fmt lint test test-gpu test-chaos serve status docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,10 +37,13 @@ status: $(STAMP) ## Show the running fleet
 	@$(BIN)/canopy status
 
 test: $(STAMP) ## The whole test suite that needs no GPU
-	@$(BIN)/pytest -m "not gpu" --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/pytest -m "not gpu and not chaos" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-gpu: $(STAMP) ## Tests that need a CUDA GPU
 	@$(BIN)/pytest -m gpu
+
+test-chaos: $(STAMP) ## Six minutes of killed, hung and lying replicas under load, with a summary
+	@$(BIN)/pytest tests/chaos -m chaos --numprocesses 0 --capture no -q
 
 lint: $(STAMP) ## Style, types and import contracts
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .

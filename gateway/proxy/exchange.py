@@ -316,9 +316,9 @@ class Exchange:
     def _break_off(self, failure: Failure, outcome: Outcome) -> None:
         """The answer has begun and cannot be completed."""
         event_stream = self._gate is not None
-        self._finish(502, outcome, failure.kind.value)
+        status, code = failure.answer
+        self._finish(status, outcome, failure.kind.value)
         if event_stream:
-            status, code = failure.answer
             self._downstream.data(error_event(status, f"The stream broke: {failure.message}.", code), None)
             self._downstream.end()
         else:

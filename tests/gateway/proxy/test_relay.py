@@ -226,6 +226,7 @@ async def test_many_streams_at_once(fast_path: bool) -> None:
         FakeWorker(script) as b,
         running_gateway([a, b], fast_path=fast_path) as gateway,
     ):
+        assert not gateway.gateway.forwarder.metrics.answers  # the fast path's self-check counts for nothing
         good = await asyncio.gather(*(one(gateway.port, f"s{index}") for index in range(300)))
         assert sum(good) == 300
         assert gateway.inflight == 0

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.fleet.worker import Identity
 from tests.helpers.fake_worker import DONE, MODEL, FakeWorker, Received, Reply, Script, answer, event
-from tests.helpers.gateway_harness import RunningGateway, chat_body, request_bytes, running_gateway
+from tests.helpers.gateway_harness import CHAT, RunningGateway, chat_body, request_bytes, running_gateway
 from tests.helpers.processes import until
 
 LIMIT_S = 0.4
@@ -146,6 +146,7 @@ async def test_no_end(fast_path: bool, script: Script, limit: str) -> None:
         assert DONE.strip() not in (*before, last)
         assert LIMIT_S <= took_s < LIMIT_S + LATE_S
         assert gateway.metric("upstream_errors_total", kind="timeout") == 1
+        assert gateway.metric("requests_total", endpoint=CHAT, status="504") == 1
         assert gateway.inflight == 0
         await until(lambda: worker.active == 0, 1, "the worker was left")
 
