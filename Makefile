@@ -15,7 +15,7 @@ ARGS ?=
 .PHONY: help setup fmt lint test test-gpu test-chaos serve status docs clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  make serve MODEL=<directory, .gguf file, hub id or demo> REPLICAS=<n> PORT=<p> ARGS='<further flags>'"
 

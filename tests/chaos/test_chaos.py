@@ -92,8 +92,8 @@ async def check_ledgers(fleet: Fleet) -> None:
         await worker.set("well")
     assert all(body.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n") for body in await asyncio.gather(*streams))
     await until_idle(fleet, 10)
-    for worker in await fleet.listed():
-        assert (worker["in_flight"], worker["pending_prefill_tokens"], worker["state"]) == (0, 0, "ready")
+    for seen in await fleet.listed():
+        assert (seen["in_flight"], seen["pending_prefill_tokens"], seen["state"]) == (0, 0, "ready")
     assert [await worker.active() for worker in fleet.workers] == [0] * WORKERS
 
 
