@@ -89,8 +89,10 @@ def build(
         path=settings.health_endpoint,
         on_probe_failure=metrics.probe_failed,
     )
+    policy, metrics.shadow = make_policy(settings, clock, rng)
+    router = Router(registry, policy)
     forwarder = Forwarder(
-        router=Router(registry, make_policy(settings, clock, rng)),
+        router=router,
         registry=registry,
         pools=pools,
         timeouts=timeouts_of(settings),
@@ -106,7 +108,14 @@ def build(
     )
     for subscriber in (metrics.workers, pools.follow, health.follow):
         registry.subscribe(subscriber)
-    app = make_app(registry, metrics, forwarder, fetcher, max_body_bytes=settings.max_body_bytes)
+    app = make_app(
+        registry,
+        metrics,
+        forwarder,
+        fetcher,
+        policy_name=settings.policy,
+        max_body_bytes=settings.max_body_bytes,
+    )
     asgi = ProxyEndpoints(app, forwarder, max_body_bytes=settings.max_body_bytes)
     discovery = make_discovery(settings, registry)
     return Gateway(settings, registry, forwarder, asgi, health, discovery)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from common.settings import Settings, option
 from gateway.fleet.registry import check_url
@@ -17,8 +17,19 @@ RESILIENCE = "Retries and circuit breaker"
 HEALTH = "Health"
 OBSERVABILITY = "Observability"
 
-POLICIES = ("cache_aware", "round_robin", "random", "least_load", "power_of_two")
-_PLANNED_POLICIES = ("longest_prefix", "consistent_hash", "prefix_hash", "sticky")
+POLICIES = (
+    "cache_aware",
+    "longest_prefix",
+    "least_load",
+    "power_of_two",
+    "round_robin",
+    "random",
+    "consistent_hashing",
+    "prefix_hash",
+    "manual",
+    "bucket",
+)
+_POLICY_ALIASES = {"consistent_hash": "consistent_hashing", "sticky": "manual"}
 
 
 class GatewaySettings(Settings):
@@ -43,8 +54,50 @@ class GatewaySettings(Settings):
     )
 
     policy: str = option("cache_aware", f"how a worker is chosen: {', '.join(POLICIES)}", category=ROUTING)
+    shadow_policy: str | None = option(
+        None,
+        "policy that is asked as well and not obeyed: metrics tell what it would have hit; takes as much memory again",
+        category=ROUTING,
+    )
     prefix_index_bytes: int = option(
-        256 * 2**20, "memory of the prefix index, all workers together", category=ROUTING, ge=2**20
+        256 * 2**20, "bytes of memory for the prefix index, all workers together", category=ROUTING, ge=2**20
+    )
+    max_tree_size: int = option(
+        2**26, "bytes of prompt text that the prefix index remembers for one worker", category=ROUTING, ge=256
+    )
+    eviction_interval_s: float = option(
+        120,
+        "seconds between two sweeps of idle keys (manual); the prefix index needs none, it is bounded at all times",
+        category=ROUTING,
+        aliases=["eviction-interval", "eviction-interval-secs"],
+        gt=0,
+    )
+    cache_threshold: float = option(
+        0,
+        "cache_aware: share of a prompt below which a matching prefix counts for nothing",
+        category=ROUTING,
+        ge=0,
+        le=1,
+    )
+    balance_abs_threshold: int = option(
+        64,
+        "requests over the mean (bucket: over the least) that make a worker too busy to be chosen for its prefix; "
+        "both thresholds must be passed",
+        category=ROUTING,
+        ge=0,
+    )
+    balance_rel_threshold: float = option(
+        1.5, "times the mean (bucket: the least) of requests, likewise", category=ROUTING, ge=1
+    )
+    assignment_mode: Literal["random", "min_load", "min_group"] = option(
+        "random", "manual: how a new key gets its worker", category=ROUTING
+    )
+    sticky_idle_s: float = option(
+        4 * 3600,
+        "manual: seconds without a request after which a key is forgotten",
+        category=ROUTING,
+        aliases=["max-idle-secs"],
+        gt=0,
     )
 
     max_body_bytes: int = option(64 * 2**20, "largest request body", category=LIMITS, ge=1024)
@@ -139,6 +192,14 @@ class GatewaySettings(Settings):
         "text", "log lines as text or one JSON object each", category=OBSERVABILITY
     )
 
+    @field_validator("policy", "shadow_policy", mode="before")
+    @classmethod
+    def _plain_policy_name(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        name = value.replace("-", "_")
+        return _POLICY_ALIASES.get(name, name)
+
     @model_validator(mode="after")
     def _check(self) -> GatewaySettings:
         for url in self.worker_urls:
@@ -146,10 +207,9 @@ class GatewaySettings(Settings):
                 check_url(url)
             except ValueError as error:
                 raise ValueError(f"--worker-urls: {error}.") from None
-        if self.policy in _PLANNED_POLICIES:
-            raise ValueError(f"--policy {self.policy} is not built yet; choose one of {', '.join(POLICIES)}.")
-        if self.policy not in POLICIES:
-            raise ValueError(f"--policy {self.policy!r} is unknown; choose one of {', '.join(POLICIES)}.")
+        for flag, policy in (("--policy", self.policy), ("--shadow-policy", self.shadow_policy)):
+            if policy is not None and policy not in POLICIES:
+                raise ValueError(f"{flag} {policy!r} is unknown; choose one of {', '.join(POLICIES)}.")
         if self.worker_urls and self.ray_address is not None:
             raise ValueError("Give either --worker-urls or --ray-address, not both.")
         return self

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from gateway.fleet.registry import Snapshot
 from gateway.fleet.worker import WorkerStatus
 from gateway.resilience.breaker import BreakerState
+from gateway.routing.shadow import ShadowTally
 
 _BUCKETS_S = (
     0.001,
@@ -75,6 +76,9 @@ class Metrics(Collector):
         self.prompt_tokens = 0
         self.predicted_cached_tokens = 0
         self.actual_cached_tokens = 0
+        self.overrated_tokens = 0  # predicted as cached, and not
+        self.underrated_tokens = 0  # cached, and not predicted
+        self.shadow: ShadowTally | None = None
         self.answers: Counter[tuple[str, int]] = Counter()  # by endpoint and status
         self.retries: Counter[str] = Counter()  # by cause
         self.upstream_errors: Counter[str] = Counter()  # by kind
@@ -105,6 +109,8 @@ class Metrics(Collector):
         self.prompt_tokens += prompt_tokens
         self.predicted_cached_tokens += predicted_cached
         self.actual_cached_tokens += actual_cached
+        self.overrated_tokens += max(predicted_cached - actual_cached, 0)
+        self.underrated_tokens += max(actual_cached - predicted_cached, 0)
 
     def probe_failed(self) -> None:
         """A health probe failed."""
@@ -123,6 +129,7 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """All families, for prometheus_client."""
         yield from self._labelled()
+        yield from self._predictions()
         yield from self._plain()
         for name, text, histograms in (
             ("request_duration_seconds", "From the whole request to the end of its answer", self._durations),
@@ -156,6 +163,34 @@ class Metrics(Collector):
         for state, number in self._worker_states.items():
             states.add_metric([state.value], number)
         yield states
+
+    def _predictions(self) -> Iterator[Metric]:
+        """How right routing is about caches, and what the shadow policy would have hit."""
+        family = CounterMetricFamily(
+            _PREFIX + "prediction_error_tokens",
+            "Cached tokens that routing expected too many (over) or too few (under), summed over answers",
+            labels=["direction"],
+        )
+        family.add_metric(["over"], self.overrated_tokens)
+        family.add_metric(["under"], self.underrated_tokens)
+        yield family
+        tally = self.shadow
+        if tally is None:
+            return
+        family = CounterMetricFamily(
+            _PREFIX + "modelled_cached_tokens",
+            "Cached tokens by a model of the caches, had every request gone where this policy chose",
+            labels=["policy", "role"],
+        )
+        family.add_metric([tally.acting, "acting"], tally.acting_cached_tokens)
+        family.add_metric([tally.shadow, "shadow"], tally.shadow_cached_tokens)
+        yield family
+        for name, text, value in (
+            ("modelled_prompt_tokens", "Prompt tokens that the models of the caches saw", tally.prompt_tokens),
+            ("shadow_choices", "Choices that the shadow policy was asked about", tally.choices),
+            ("shadow_agreements", "Choices in which it chose the same worker", tally.agreements),
+        ):
+            yield CounterMetricFamily(_PREFIX + name, text, value=value)
 
     def _plain(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(_PREFIX + "requests_in_flight", "Proxied requests in flight", value=self.inflight)

@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 
 from gateway.api.admin import health_routes, worker_routes
 from gateway.api.answers import fault
+from gateway.api.explain import explain_routes
 from gateway.api.fleet_wide import FanOut, fan_out_routes, model_routes
 from gateway.fleet.registry import Registry
 from gateway.metrics import Metrics
@@ -17,13 +18,20 @@ from gateway.proxy.forwarder import Forwarder
 
 
 def make_app(
-    registry: Registry, metrics: Metrics, forwarder: Forwarder, fetcher: Fetcher, *, max_body_bytes: int
+    registry: Registry,
+    metrics: Metrics,
+    forwarder: Forwarder,
+    fetcher: Fetcher,
+    *,
+    policy_name: str,
+    max_body_bytes: int,
 ) -> FastAPI:
     """Everything but what is proxied to one worker."""
     app = FastAPI(title="Canopy gateway", version="0.1.0")
     app.include_router(health_routes(registry, metrics, forwarder))
     app.include_router(worker_routes(registry))
     app.include_router(model_routes(registry))
+    app.include_router(explain_routes(registry, forwarder.router, policy_name, max_body_bytes=max_body_bytes))
     app.include_router(fan_out_routes(registry, FanOut(registry, fetcher), max_body_bytes=max_body_bytes))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)

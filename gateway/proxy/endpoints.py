@@ -52,9 +52,9 @@ def request_id_of(head: RequestHead) -> bytes:
 def inbound_of(head: RequestHead, body: bytes, request_id: bytes) -> Inbound:
     """Make a whole request. Raises BodyFault."""
     if head.path in GENERATE_PATHS:
-        route = extract(body)
+        route = extract(body, head.headers)
     elif head.method == "POST":
-        route = extract_model(body)
+        route = extract_model(body, head.headers)
     else:
         route = RouteRequest(model=parse_qs(head.query.decode("latin-1")).get("model", [None])[0])
     return Inbound(head.path, head, body, request_id, route)

@@ -218,19 +218,16 @@ class Exchange:
 
     def _leave_worker(self, outcome: Outcome, cause: str) -> None:
         """The attempt is over: account for it, and say what it showed about the worker."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        ticket = self._ticket
-        if ticket is None or ticket.ended:
-            return
-        ticket.end()
-        assert self.choice is not None
-        worker = self.choice.worker
-        if ticket.trial or outcome is Outcome.BACK_PRESSURE or outcome is Outcome.REPLICA_FAULT:
-            self._forwarder.judge(worker, ticket, outcome, self._rest_s, cause or f"status {self._status}")
-        elif outcome is Outcome.SERVED:
-            worker.guard.breaker.successes += 1
+        ticket, choice = self._ticket, self.choice
+        if ticket is not None and choice is not None and not ticket.ended:
+            ticket.end()
+            if ticket.trial or outcome is Outcome.BACK_PRESSURE or outcome is Outcome.REPLICA_FAULT:
+                self._forwarder.judge(choice.worker, ticket, outcome, self._rest_s, cause or f"status {self._status}")
+            elif outcome is Outcome.SERVED:
+                choice.worker.guard.breaker.successes += 1
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()  # last: whatever goes wrong there, the books are right
 
     # --- Sink -------------------------------------------------------------------------------------------------------
 
@@ -356,8 +353,8 @@ class Exchange:
         self.done = True
         if self._moved:
             self._note_progress(self._forwarder.clock.now_s())
-        self._leave_worker(outcome, cause)
         self._forwarder.leave(self, status)
+        self._leave_worker(outcome, cause)
 
     # --- accounting -------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,10 @@
 """The default policy: each worker is priced in seconds for this request, the cheapest gets it.
 
-    price = queue wait + prefill of what the worker lacks + running requests + what is displaced from its cache
+    price = queue wait + prefill of what the worker lacks + running requests + burden on others
+
+The burden is the larger of two: that prefill makes those wait who come next, the more the busier the worker (and less
+at one that has had less to do than the mean, such as a new one); and that its text takes the place of other text in a
+full cache, which others will prefill again.
 
 There is no switch between affinity and balance: a worker that holds the prefix is cheap until its queue costs more
 than prefilling elsewhere. Equal prices go to the least busy.
@@ -8,159 +12,281 @@ than prefilling elsewhere. Equal prices go to the least busy.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from math import exp
+
+import msgspec
 
 from common.clock import Clock
 from gateway.fleet.registry import Snapshot
 from gateway.fleet.worker import WorkerView
-from gateway.routing.policy import Choice, RouteRequest
-from gateway.routing.prefix_index import BLOCK_BYTES, PrefixIndex, chain
+from gateway.routing.policy import Choice, Offer, RouteRequest
+from gateway.routing.prefix_knowledge import PrefixKnowledge, Prompt
 from gateway.routing.prices import Prices
-from gateway.routing.simple import queue_length
+from gateway.routing.simple import queue_length, twin
 
-_RELIMIT_SHARE = 0.1  # change in the length of tokens after which capacities in blocks are worked out anew
-Offer = tuple[float, float, int, WorkerView]  # price_s, work_tokens, blocks known, worker
+_FLEET_MOVED = 0.02  # change of the fleet's speed after which every worker's is worked out anew
+MAX_PRICED = 64  # candidates; of more, those with the longest prefix and a random sample of the others
+
+
+class Price(msgspec.Struct, frozen=True, gc=False):
+    """What one worker costs one request, in seconds. `known_blocks`: of its prompt, held there.
+
+    `busy`: share of its time that it has had prefill for lately.
+    """
+
+    worker: WorkerView
+    known_blocks: int
+    queue_s: float
+    prefill_s: float
+    burden_s: float
+    running_s: float
+    over_capacity_s: float
+    total_s: float
+    busy: float
+
+    def parts(self) -> dict[str, float]:
+        """By name, for people."""
+        return {
+            "queue_s": self.queue_s,
+            "prefill_s": self.prefill_s,
+            "burden_s": self.burden_s,
+            "running_s": self.running_s,
+            "over_capacity_s": self.over_capacity_s,
+        }
+
+
+class SpeedEstimate:
+    """Tokens prefilled over the time that took, of the last `memory_s` seconds of prefill or so.
+
+    A ratio of sums, not a mean of ratios: short prefills, whose times say little, then weigh little.
+    """
+
+    __slots__ = ("_memory_s", "_seconds", "_tokens")
+
+    def __init__(self, memory_s: float) -> None:
+        self._memory_s = memory_s
+        self._tokens = 0.0
+        self._seconds = 0.0
+
+    def note(self, tokens: float, seconds: float) -> None:
+        """A prefill was seen."""
+        keep = self._memory_s / (self._memory_s + seconds)
+        self._tokens = keep * (self._tokens + tokens)
+        self._seconds = keep * (self._seconds + seconds)
+
+    def tokens_per_s(self, prior: float, prior_s: float) -> float:
+        """The speed, where `prior` counts like `prior_s` seconds of prefill at that speed."""
+        return (self._tokens + prior * prior_s) / (self._seconds + prior_s)
 
 
 class CacheAware:
-    """Keeps a prefix index, and learns each worker's prefill speed and how long tokens are."""
+    """Keeps a prefix index, and learns each worker's prefill speed and how long tokens are.
 
-    def __init__(self, index: PrefixIndex, clock: Clock, prices: Prices) -> None:
-        self._index = index
+    `min_match`: share of a prompt below which a match counts for nothing. A worker with over `hot_requests` more than
+    the mean of the candidates, and over `hot_factor` times the mean, is not chosen for its prefix.
+    """
+
+    def __init__(
+        self,
+        knowledge: PrefixKnowledge,
+        clock: Clock,
+        rng: random.Random,
+        prices: Prices,
+        *,
+        min_match: float = 0.0,
+        hot_requests: int = 64,
+        hot_factor: float = 1.5,
+    ) -> None:
+        self._knowledge = knowledge
         self._clock = clock
+        self._rng = rng
         self._prices = prices
-        self._bytes_per_token = self._limits_at = prices.bytes_per_token
+        self._min_match = min_match
+        self._hot_requests = hot_requests
+        self._hot_factor = hot_factor
         self._reuse_s = prices.reuse_s
+        self._fleet = SpeedEstimate(prices.speed_memory_s)
+        self._own: dict[int, SpeedEstimate] = {}  # by life, once seen
         self._fleet_speed = prices.prefill_tokens_per_s
-        self._speeds: dict[int, float] = {}  # life -> prefill tokens/s, once seen
-        self._version = -1
+        self._speeds: dict[int, float] = {}  # life -> tokens/s
+        self._work: dict[int, tuple[float, float]] = {}  # life -> prefill tokens given lately, as of when
 
     def choose(self, request: RouteRequest, snapshot: Snapshot, candidates: Sequence[WorkerView]) -> Choice:
-        if snapshot.version != self._version:
-            self._follow(snapshot)
-        index, now_s = self._index, self._clock.now_s()
-        hashes = chain(request.text)
-        tokens, block_tokens = self._measure(request)
-        offers = [self._offer(worker, hashes, tokens, block_tokens, now_s) for worker in candidates]
-        _, work_tokens, known, worker = self._best(offers)
-        touched_s = self._note_reuse(worker.life, hashes[known - 1], now_s) if known else None
-        if hashes:
-            index.insert(worker.life, hashes, now_s)
-        prompt_tokens = round(tokens)
-        return Choice(
-            worker=worker,
-            reason="prefix" if known else ("spread" if hashes else "load"),
-            prompt_tokens=prompt_tokens,
-            cached_tokens=min(round(known * block_tokens), max(prompt_tokens - 1, 0)),
-            wait_s=work_tokens / self._speed(worker.life),
-            work_tokens=work_tokens,
-            hashes=hashes,
-            known_blocks=known,
-            text_bytes=0 if request.prompt_tokens or not request.single else request.prompt_bytes,
-            touched_s=touched_s,
-            chosen_s=now_s,
+        if self._knowledge.follow(snapshot):
+            self._forget_speeds(snapshot)
+        knowledge, now_s = self._knowledge, self._clock.now_s()
+        prompt = knowledge.read(request, request.model or candidates[0].model)
+        price = self._best(self._price_all(prompt, candidates, now_s, self._rng))
+        known, life = price.known_blocks, price.worker.life
+        touched_s = self._note_reuse(life, prompt.hashes[known - 1], now_s) if known else None
+        knowledge.enter(life, prompt, now_s)
+        self._work[life] = self._recent_tokens(life, now_s) + price.prefill_s * self._speed(life), now_s
+        wait_s = price.queue_s + price.prefill_s
+        return knowledge.choice(
+            request,
+            prompt,
+            price.worker,
+            known,
+            _reason(price, prompt),
+            touched_s,
+            now_s,
+            wait_s=wait_s,
+            work_tokens=wait_s * self._speed(life),
         )
+
+    def explain(self, request: RouteRequest, snapshot: Snapshot, candidates: Sequence[WorkerView]) -> list[Offer]:
+        if self._knowledge.follow(snapshot):
+            self._forget_speeds(snapshot)
+        prompt = self._knowledge.read(request, request.model or candidates[0].model)
+        prices = self._price_all(prompt, candidates, self._clock.now_s(), twin(self._rng))
+        best = self._best(prices)
+        prices.sort(key=lambda price: (price is not best, price.total_s, *queue_length(price.worker)))
+        return [
+            Offer(
+                worker=price.worker,
+                reason=_reason(price, prompt),
+                cached_tokens=self._knowledge.cached_tokens(prompt, price.known_blocks),
+                price_s=price.total_s,
+                parts=price.parts(),
+            )
+            for price in prices
+        ]
 
     def started(self, choice: Choice, elapsed_s: float) -> None:
         """Learn how fast the worker prefills."""
         prices, life = self._prices, choice.worker.life
-        speed = self._speed(life)
         if elapsed_s > 0 and choice.work_tokens >= prices.min_learning_tokens:
-            seen = choice.work_tokens / elapsed_s
-            self._speeds[life] = speed + prices.learning_rate * (seen - speed)
-            self._fleet_speed += prices.learning_rate * (seen - self._fleet_speed)
+            self._fleet.note(choice.work_tokens, elapsed_s)
+            self._own.setdefault(life, SpeedEstimate(prices.speed_memory_s)).note(choice.work_tokens, elapsed_s)
+            self._update_speeds(life)
 
-    def served(self, choice: Choice, prompt_tokens: int, cached_tokens: int) -> None:
-        """Learn how long tokens are, and what the worker has evicted."""
-        prices = self._prices
-        if choice.text_bytes and prompt_tokens >= prices.min_learning_tokens:
-            seen = choice.text_bytes / prompt_tokens
-            self._bytes_per_token += prices.learning_rate * (seen - self._bytes_per_token)
-            if abs(self._bytes_per_token / self._limits_at - 1) > _RELIMIT_SHARE:
-                self._version = -1
-        missing_tokens = choice.cached_tokens - cached_tokens
-        if choice.touched_s is None or missing_tokens <= self._block_tokens:
-            return
-        if choice.chosen_s - choice.touched_s >= prices.evidence_age_s:
-            self._index.expire(choice.worker.life, choice.touched_s)
+    def served(self, choice: Choice, prompt_tokens: int, cached_tokens: int, completion_tokens: int = 0) -> None:
+        self._knowledge.learn(choice, prompt_tokens, cached_tokens, completion_tokens)
 
     def failed(self, choice: Choice) -> None:
-        """It has not prefilled what we thought it would."""
-        self._index.forget(choice.worker.life, choice.hashes[choice.known_blocks :])
+        self._knowledge.forget(choice)
 
-    def _best(self, offers: list[Offer]) -> Offer:
+    def _update_speeds(self, life: int) -> None:
+        """All move with the fleet: a worker that has shown less than others must not seem slower for that."""
+        prices = self._prices
+        fleet_speed = self._fleet.tokens_per_s(prices.prefill_tokens_per_s, prices.speed_prior_s)
+        lives = [life]
+        if abs(fleet_speed / self._fleet_speed - 1) > _FLEET_MOVED:
+            self._fleet_speed = fleet_speed
+            lives = list(self._own)
+        for one in lives:
+            self._speeds[one] = self._own[one].tokens_per_s(self._fleet_speed, prices.speed_memory_s)
+
+    def _price_all(
+        self, prompt: Prompt, candidates: Sequence[WorkerView], now_s: float, rng: random.Random
+    ) -> list[Price]:
+        if len(candidates) > MAX_PRICED:
+            candidates = self._shortlist(prompt, candidates, rng)
+        mean = sum([worker.load.inflight for worker in candidates]) / len(candidates)
+        hot = max(mean + self._hot_requests, mean * self._hot_factor)
+        busy = [self._busy(worker.life, now_s) for worker in candidates]
+        mean_busy = sum(busy) / len(busy)
+        return [
+            self._price(worker, prompt, now_s, hot, own, mean_busy)
+            for worker, own in zip(candidates, busy, strict=True)
+        ]
+
+    def _shortlist(self, prompt: Prompt, candidates: Sequence[WorkerView], rng: random.Random) -> list[WorkerView]:
+        """Workers with the longest prefix, and as many others drawn at random: the least busy of so many drawn ones is
+        nearly the least busy of all, and nobody's price is worked out for nothing."""
+        holds, hashes = self._knowledge.index.holds, prompt.hashes
+        holders = [worker for worker in candidates if holds(worker.life, hashes[0])] if hashes else []
+        low, high = 1, len(hashes)
+        while len(holders) > MAX_PRICED // 2 and low < high:
+            middle = (low + high + 1) // 2
+            deeper = [worker for worker in holders if holds(worker.life, hashes[middle - 1])]
+            if deeper:
+                holders, low = deeper, middle
+            else:
+                high = middle - 1
+        if len(holders) > MAX_PRICED // 2:
+            holders = rng.sample(holders, MAX_PRICED // 2)
+        drawn = {worker.life: worker for worker in rng.sample(candidates, MAX_PRICED // 2)}
+        return list((drawn | {worker.life: worker for worker in holders}).values())
+
+    def _best(self, offers: list[Price]) -> Price:
         """The cheapest; of those about as cheap, the one with the least to do."""
         prices = self._prices
-        cheapest_s = min([offer[0] for offer in offers])
+        cheapest_s = min([offer.total_s for offer in offers])
         limit_s = cheapest_s + cheapest_s * prices.equal_share + prices.equal_s
-        equal = [offer for offer in offers if offer[0] <= limit_s]
+        equal = [offer for offer in offers if offer.total_s <= limit_s]
         return equal[0] if len(equal) == 1 else min(equal, key=_business)
 
     def _note_reuse(self, life: int, block: int, now_s: float) -> float | None:
         """When the last known block was touched before; learns how soon text is used again."""
-        touched_s = self._index.touched_s(life, block)
+        touched_s = self._knowledge.index.touched_s(life, block)
         if touched_s is not None:
             self._reuse_s += self._prices.learning_rate * (now_s - touched_s - self._reuse_s)
         return touched_s
-
-    @property
-    def _block_tokens(self) -> float:
-        return BLOCK_BYTES / self._bytes_per_token
 
     def _speed(self, life: int) -> float:
         """Tokens/s. A worker that has not shown its own is taken for an average one, not for a slow one."""
         return self._speeds.get(life, self._fleet_speed)
 
-    def _offer(
-        self, worker: WorkerView, hashes: tuple[int, ...], tokens: float, block_tokens: float, now_s: float
-    ) -> Offer:
+    def _price(
+        self, worker: WorkerView, prompt: Prompt, now_s: float, hot: float, busy: float, mean_busy: float
+    ) -> Price:
         """Time to this request's first token at one worker, plus what it costs others. Runs for each worker."""
         prices, load, life, limit = self._prices, worker.load, worker.life, worker.identity.max_running_requests
-        known, room_blocks = self._index.look_up(life, hashes)
-        speed = self._speeds.get(life, self._fleet_speed)
+        known, room_blocks = self._knowledge.index.look_up(life, prompt.hashes)
+        running = load.inflight + load.others_requests
+        if known and (running > hot or known < self._min_match * len(prompt.hashes)):
+            known = 0
+        speed = self._speed(life)
         if load.expiring:
             load.expire(now_s)
-        work_tokens = tokens - known * block_tokens
-        if work_tokens < 1.0:
-            work_tokens = 1.0
-        work_tokens += load.pending_tokens
+        queue_tokens = float(load.pending_tokens)
         if load.others_tokens and load.report is not None:
             # What others have waiting there is worked off while the report ages.
-            work_tokens += max(load.others_tokens - speed * (now_s - load.report.received_s), 0.0)
-        running = load.inflight + load.others_requests
-        price_s = (work_tokens + running * prices.running_tokens) / speed
-        if limit and running >= limit:
-            price_s += (running + 1 - limit) * prices.over_capacity_s
-        excess_blocks = len(hashes) - known - room_blocks
-        if excess_blocks > 0:
-            price_s += self._displacement_s(life, excess_blocks * self._block_tokens, now_s)
-        return price_s, work_tokens, known, worker
+            queue_tokens += max(load.others_tokens - speed * (now_s - load.report.received_s), 0.0)
+        queue_s = queue_tokens / speed
+        prefill_s = max(prompt.tokens - known * prompt.block_tokens, 1.0) / speed
+        share = busy / mean_busy if busy < mean_busy else 1.0
+        burden_s = (prices.repeat * share + prices.busy * busy / (1.0 - busy)) * prefill_s
+        running_s = running * prices.running_tokens / speed
+        over_capacity_s = (running + 1 - limit) * prices.over_capacity_s if 0 < limit <= running else 0.0
+        excess_blocks = len(prompt.hashes) - known - room_blocks
+        displacement_s = self._displaced_tokens(life, excess_blocks, now_s) / speed if excess_blocks > 0 else 0.0
+        burden_s = max(burden_s, displacement_s)  # both stand for what others will wait
+        total_s = queue_s + prefill_s + burden_s + running_s + over_capacity_s
+        return Price(worker, known, queue_s, prefill_s, burden_s, running_s, over_capacity_s, total_s, busy)
 
-    def _displacement_s(self, life: int, tokens: float, now_s: float) -> float:
-        """What others will prefill again because this request took the place of so many tokens."""
-        oldest_s = self._index.oldest_s(life)
+    def _displaced_tokens(self, life: int, blocks: float, now_s: float) -> float:
+        """Tokens that others will prefill again because this request takes the place of so many blocks."""
+        oldest_s = self._knowledge.index.oldest_s(life)
         age_s = now_s - oldest_s if oldest_s is not None else 0.0
         likelihood = self._reuse_s / (self._reuse_s + age_s)
-        return self._prices.displacement * likelihood * tokens / self._speed(life)
+        return self._prices.displacement * likelihood * blocks * self._knowledge.block_tokens
 
-    def _measure(self, request: RouteRequest) -> tuple[float, float]:
-        """(tokens of the prompt, tokens of a block)."""
-        if request.prompt_tokens:
-            return float(request.prompt_tokens), BLOCK_BYTES * request.prompt_tokens / max(request.prompt_bytes, 1)
-        return request.prompt_bytes / self._bytes_per_token, self._block_tokens
+    def _busy(self, life: int, now_s: float) -> float:
+        """Share of its time that a worker has spent on prefill lately, by what it was given."""
+        prices = self._prices
+        return min(self._recent_tokens(life, now_s) / (self._speed(life) * prices.recent_s), prices.most_busy)
 
-    def _follow(self, snapshot: Snapshot) -> None:
-        """Lives that ended are purged; capacities are those the workers told last."""
-        self._version = snapshot.version
-        self._limits_at = self._bytes_per_token
+    def _recent_tokens(self, life: int, now_s: float) -> float:
+        """Prefill given to a worker, the older the less it counts."""
+        tokens, when_s = self._work.get(life, (0.0, now_s))
+        return tokens * exp((when_s - now_s) / self._prices.recent_s)
+
+    def _forget_speeds(self, snapshot: Snapshot) -> None:
         lives = {worker.life for worker in snapshot.workers}
-        self._index.retain(lives)
+        self._own = {life: own for life, own in self._own.items() if life in lives}
         self._speeds = {life: speed for life, speed in self._speeds.items() if life in lives}
-        for worker in snapshot.workers:
-            tokens = worker.identity.max_total_tokens
-            blocks = round(tokens * self._prices.capacity_share / self._block_tokens) if tokens else None
-            self._index.limit(worker.life, blocks)
+        self._work = {life: work for life, work in self._work.items() if life in lives}
 
 
-def _business(offer: Offer) -> tuple[int, int]:
-    return queue_length(offer[3])
+def _reason(price: Price, prompt: Prompt) -> str:
+    """prefix: it holds some of it; spread: there is text, and the chosen worker lacks it; load: there is no text."""
+    return "prefix" if price.known_blocks else ("spread" if prompt.hashes else "load")
+
+
+def _business(price: Price) -> tuple[int, int, float]:
+    load = price.worker.load
+    return load.requests, load.sent_total, price.busy

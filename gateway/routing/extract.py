@@ -7,26 +7,33 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
+from xxhash import xxh3_128_digest
 
+from gateway.routing.keys import routing_headers
 from gateway.routing.policy import RouteRequest
 
 MAX_TEXT_BYTES = 512 * 1024  # of a prompt that are matched; longer shared prefixes route like this long
 _SALTS = ("cache_salt", "extra_key", "lora_path")
 _FIELD, _RECORD = b"\x1f", b"\x1e"
+_PART_MARK = b"\x1d"  # before a part of a message that is not text
+_MAX_PART_BYTES = 1024
+Headers = Iterable[tuple[bytes, bytes]]
 
 
 class BodyFault(ValueError):
     """The body is not a JSON object."""
 
 
-def extract(body: bytes) -> RouteRequest:
+def extract(body: bytes, headers: Headers = ()) -> RouteRequest:
     """Read a body of /v1/chat/completions, /v1/completions or /generate. Raises BodyFault."""
     fields = _fields(body)
     text, prompt_bytes, prompt_tokens, single = _prompt(fields)
     salt = _salt(fields)
+    key, target = routing_headers(headers)
     return RouteRequest(
         model=_model(fields),
         text=salt + text if salt and text else text,
@@ -34,12 +41,16 @@ def extract(body: bytes) -> RouteRequest:
         prompt_tokens=prompt_tokens,
         stream=fields.get("stream") is True,
         single=single,
+        media=_PART_MARK in text,
+        key=key,
+        target=target,
     )
 
 
-def extract_model(body: bytes) -> RouteRequest:
+def extract_model(body: bytes, headers: Headers = ()) -> RouteRequest:
     """Read a body whose prompt does not matter. Raises BodyFault."""
-    return RouteRequest(model=_model(_fields(body)))
+    key, target = routing_headers(headers)
+    return RouteRequest(model=_model(_fields(body)), key=key, target=target)
 
 
 def _fields(body: bytes) -> dict[str, Any]:
@@ -103,8 +114,13 @@ def _render_parts(content: Any) -> bytes:
     rendered = []
     for part in content:
         text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
-        rendered.append(text.encode() if isinstance(text, str) else orjson.dumps(part))
+        rendered.append(text.encode() if isinstance(text, str) else _PART_MARK + _short(orjson.dumps(part)))
     return b"".join(rendered)
+
+
+def _short(part: bytes) -> bytes:
+    """An image in a request may be megabytes; its digest tells it apart as well."""
+    return part if len(part) <= _MAX_PART_BYTES else xxh3_128_digest(part)
 
 
 def _render_prompt(prompt: Any) -> tuple[bytes, int, int, bool]:

@@ -3,27 +3,80 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from common.clock import Clock
 from gateway.config import GatewaySettings
+from gateway.routing.bucket import Bucket
 from gateway.routing.cache_aware import CacheAware
+from gateway.routing.hashing import ConsistentHashing, PrefixHash
+from gateway.routing.longest_prefix import LongestPrefix
+from gateway.routing.manual import Assignment, Manual
 from gateway.routing.policy import Policy
-from gateway.routing.prefix_index import PrefixIndex
+from gateway.routing.prefix_index import BLOCK_BYTES
+from gateway.routing.prefix_knowledge import PrefixKnowledge
 from gateway.routing.prices import Prices
+from gateway.routing.shadow import Shadow, ShadowTally
 from gateway.routing.simple import LeastLoad, PowerOfTwo, Random, RoundRobin
 
+Maker = Callable[[GatewaySettings, Clock, random.Random], Policy]
 
-def make_policy(settings: GatewaySettings, clock: Clock, rng: random.Random) -> Policy:
-    """The policy of --policy."""
-    match settings.policy:
-        case "cache_aware":
-            return CacheAware(PrefixIndex(settings.prefix_index_bytes), clock, Prices())
-        case "round_robin":
-            return RoundRobin()
-        case "random":
-            return Random(rng)
-        case "power_of_two":
-            return PowerOfTwo(rng)
-        case "least_load":
-            return LeastLoad()
-    raise AssertionError(f"settings let the unknown policy {settings.policy!r} pass")
+
+def make_policy(settings: GatewaySettings, clock: Clock, rng: random.Random) -> tuple[Policy, ShadowTally | None]:
+    """The policy of --policy; with --shadow-policy wrapped, and with what the other one would have hit."""
+    acting = _MAKERS[settings.policy](settings, clock, rng)
+    if settings.shadow_policy is None:
+        return acting, None
+    other = _MAKERS[settings.shadow_policy](settings, clock, random.Random(rng.random()))
+    knowledge = [_knowledge(settings, settings.prefix_index_bytes // 2) for _ in range(2)]
+    tally = ShadowTally(settings.policy, settings.shadow_policy)
+    return Shadow(acting, other, knowledge[0], knowledge[1], tally, clock), tally
+
+
+def _knowledge(settings: GatewaySettings, max_bytes: int) -> PrefixKnowledge:
+    return PrefixKnowledge(max_bytes, Prices(), max(settings.max_tree_size // BLOCK_BYTES, 1))
+
+
+def _cache_aware(settings: GatewaySettings, clock: Clock, rng: random.Random) -> Policy:
+    return CacheAware(
+        _knowledge(settings, settings.prefix_index_bytes),
+        clock,
+        rng,
+        Prices(),
+        min_match=settings.cache_threshold,
+        hot_requests=settings.balance_abs_threshold,
+        hot_factor=settings.balance_rel_threshold,
+    )
+
+
+def _manual(settings: GatewaySettings, clock: Clock, rng: random.Random) -> Policy:
+    return Manual(
+        clock,
+        rng,
+        assignment=Assignment(settings.assignment_mode),
+        max_idle_s=settings.sticky_idle_s,
+        sweep_interval_s=settings.eviction_interval_s,
+    )
+
+
+def _bucket(settings: GatewaySettings, clock: Clock, rng: random.Random) -> Policy:
+    return Bucket(clock, abs_threshold=settings.balance_abs_threshold, rel_threshold=settings.balance_rel_threshold)
+
+
+_MAKERS: Mapping[str, Maker] = MappingProxyType(
+    {
+        "cache_aware": _cache_aware,
+        "longest_prefix": lambda settings, clock, rng: LongestPrefix(
+            _knowledge(settings, settings.prefix_index_bytes), clock
+        ),
+        "least_load": lambda settings, clock, rng: LeastLoad(),
+        "power_of_two": lambda settings, clock, rng: PowerOfTwo(rng),
+        "round_robin": lambda settings, clock, rng: RoundRobin(),
+        "random": lambda settings, clock, rng: Random(rng),
+        "consistent_hashing": lambda settings, clock, rng: ConsistentHashing(rng),
+        "prefix_hash": lambda settings, clock, rng: PrefixHash(),
+        "manual": _manual,
+        "bucket": _bucket,
+    }
+)

@@ -16,7 +16,9 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
 
     `text`: the prompt as bytes in a fixed rendering, bounded; equal prefixes of prompts are equal prefixes of `text`.
     Empty: nothing to match. `prompt_bytes`: its whole length. `prompt_tokens`: exact if the client sent ids, else 0.
-    `single`: one prompt, so that the usage an answer reports is this prompt's.
+    `single`: one prompt, so that the usage an answer reports is this prompt's. `media`: it has parts that are not text,
+    so its length says little about its tokens. `key`: what the client said belongs together. `target`: the one worker
+    it wants, by name, URL or position; empty: any.
     """
 
     model: str | None = None
@@ -25,15 +27,18 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: int = 0
     stream: bool = False
     single: bool = True
+    media: bool = False
+    key: bytes = b""
+    target: str = ""
 
 
 class Choice(msgspec.Struct, frozen=True):
     """A worker, why, and what the policy expects of it.
 
-    `uncached_tokens`: prefill the worker will have to do. `wait_s`: expected time to the first token, 0 if the policy
-    has no notion of it. `hashes`: the prompt's blocks, entered into an index for this request; the first `known_blocks`
-    were there before, the last of them touched at `touched_s`. `text_bytes`: the prompt's length, if it is one text.
-    `work_tokens`: prefill up to its first token, its own and what waits before it. `chosen_s`: when.
+    `cached_tokens`: of the prompt, expected in the worker's cache. `wait_s`: expected time to the first token, 0 if the
+    policy has no notion of it. `hashes`: the prompt's blocks, entered into an index for this request; the first
+    `known_blocks` were there before, the last of them touched at `touched_s`. `text_bytes`: the prompt's length, if it
+    is one text. `work_tokens`: prefill up to its first token, its own and what waits before it. `chosen_s`: when.
     """
 
     worker: WorkerView
@@ -47,25 +52,43 @@ class Choice(msgspec.Struct, frozen=True):
     text_bytes: int = 0
     touched_s: float | None = None
     chosen_s: float = 0.0
+    shadow: Choice | None = None
 
     @property
     def uncached_tokens(self) -> int:
+        """Prefill the worker will have to do."""
         return self.prompt_tokens - self.cached_tokens
 
 
+class Offer(msgspec.Struct, frozen=True):
+    """One candidate in an explanation. `price_s` and its `parts`: seconds, None and empty without a notion of it."""
+
+    worker: WorkerView
+    reason: str
+    cached_tokens: int = 0
+    price_s: float | None = None
+    parts: dict[str, float] = {}
+
+
 class Policy(Protocol):
-    """How a worker is chosen."""
+    """How a worker is chosen. In all methods `candidates` are never empty, all READY, all serving the request's model,
+    all in `snapshot`."""
 
     def choose(self, request: RouteRequest, snapshot: Snapshot, candidates: Sequence[WorkerView]) -> Choice:
-        """Choose among `candidates`: never empty, all READY, all serving the request's model, all in `snapshot`."""
+        """Choose a candidate."""
+        ...
+
+    def explain(self, request: RouteRequest, snapshot: Snapshot, candidates: Sequence[WorkerView]) -> list[Offer]:
+        """All candidates, best first: the first is whom `choose` would take now. Changes nothing."""
         ...
 
     def started(self, choice: Choice, elapsed_s: float) -> None:
         """The first token of a streamed answer came, so long after the choice."""
         ...
 
-    def served(self, choice: Choice, prompt_tokens: int, cached_tokens: int) -> None:
-        """The answer told how many prompt tokens there truly were, and how many the worker had cached."""
+    def served(self, choice: Choice, prompt_tokens: int, cached_tokens: int, completion_tokens: int = 0) -> None:
+        """The answer told how many prompt tokens there truly were, how many of them the worker had cached, and how
+        many tokens it wrote."""
         ...
 
     def failed(self, choice: Choice) -> None:
@@ -79,8 +102,14 @@ class StatelessPolicy:
     def started(self, choice: Choice, elapsed_s: float) -> None:
         pass
 
-    def served(self, choice: Choice, prompt_tokens: int, cached_tokens: int) -> None:
+    def served(self, choice: Choice, prompt_tokens: int, cached_tokens: int, completion_tokens: int = 0) -> None:
         pass
 
     def failed(self, choice: Choice) -> None:
         pass
+
+
+def chosen_first(chosen: WorkerView, candidates: Sequence[WorkerView], reason: str) -> list[Offer]:
+    """An explanation by a policy that orders nobody but its choice: the others follow as they come."""
+    others = [Offer(worker, "not chosen") for worker in candidates if worker is not chosen]
+    return [Offer(chosen, reason), *others]

@@ -9,16 +9,19 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
+from sys import getsizeof
 
 from xxhash import xxh3_64_intdigest
 
 BLOCK_BYTES = 256  # of prompt text; about 64 tokens
-_BLOCK_COST_BYTES = 200  # of memory for one block of one worker: key, time, table entry
+_ENTRY_BYTES = 80  # of one block beside its place in the table: a hash of 48, a time of 32
+_LEAST_SHARE = 64  # at least 1 of so many blocks of the largest table goes when the index is full, for a low mean cost
+_SPARSE_BYTES = 512  # of a table for each of its blocks, above which it is built anew
 
 
-def chain(text: bytes, block_bytes: int = BLOCK_BYTES) -> tuple[int, ...]:
-    """The hashes of the whole blocks of `text`. Each covers everything before it."""
-    digest = 0
+def chain(text: bytes, block_bytes: int = BLOCK_BYTES, seed: int = 0) -> tuple[int, ...]:
+    """The hashes of the whole blocks of `text`. Each covers everything before it, and the seed."""
+    digest = seed
     hashes = []
     for start in range(0, len(text) - block_bytes + 1, block_bytes):
         digest = xxh3_64_intdigest(text[start : start + block_bytes], digest)
@@ -27,20 +30,36 @@ def chain(text: bytes, block_bytes: int = BLOCK_BYTES) -> tuple[int, ...]:
 
 
 class PrefixIndex:
-    """Blocks by worker life. Never takes more than `max_bytes`, all lives together."""
+    """Blocks by worker life. Never takes more than `max_bytes`, all lives together.
+
+    The bytes are those of the tables as they really are. The largest table counts twice, because when it grows there
+    are, for a moment, two of it.
+    """
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_blocks = max(max_bytes // _BLOCK_COST_BYTES, 1)
+        self._max_bytes = max_bytes
         self._tables: dict[int, OrderedDict[int, float]] = {}  # hash -> when last touched
         self._capacities: dict[int, int] = {}  # blocks the worker itself can hold
-        self._blocks = 0
+        self._bytes: dict[int, int] = {}  # of each table, with its blocks
+        self._total_bytes = 0
+        self._largest_bytes = 0
 
     def __len__(self) -> int:
-        return self._blocks
+        return sum(map(len, self._tables.values()))
+
+    @property
+    def bytes_used(self) -> int:
+        """Memory taken now."""
+        return self._total_bytes
 
     def size(self, life: int) -> int:
         """Blocks thought to be held in this life."""
         return len(self._tables.get(life, ()))
+
+    def holds(self, life: int, block: int) -> bool:
+        """Whether this life holds a block."""
+        table = self._tables.get(life)
+        return table is not None and block in table
 
     def matched(self, life: int, hashes: Sequence[int]) -> int:
         """How many blocks from the start of the chain this life holds. By bisection: see the invariant above."""
@@ -80,28 +99,32 @@ class PrefixIndex:
         table = self._tables.get(life)
         if table is None:
             table = self._tables[life] = OrderedDict()
-        before = len(table)
         for block in reversed(hashes):
             table[block] = now_s
             table.move_to_end(block)
-        self._blocks += len(table) - before
-        if self._blocks > self._max_blocks or len(table) > self._capacities.get(life, self._max_blocks):
-            self._shrink(life)
+        capacity = self._capacities.get(life)
+        if capacity is not None and len(table) > capacity:
+            _drop_oldest(table, len(table) - capacity)
+        self._weigh(life)
+        while self._total_bytes + self._largest_bytes > self._max_bytes and self._tables:
+            self._shrink()
 
     def forget(self, life: int, hashes: Sequence[int]) -> None:
         """This life does not hold these blocks, nor anything behind them. `hashes`: a chain's end."""
         table = self._tables.get(life)
         if table is not None:
             for block in hashes:
-                if table.pop(block, None) is not None:
-                    self._blocks -= 1
+                table.pop(block, None)
+            self._weigh(life)
 
     def expire(self, life: int, touched_s: float) -> None:
         """The worker has evicted a block last touched at `touched_s`; so it has all that are no younger."""
         table = self._tables.get(life)
+        if table is None:
+            return
         while table and next(iter(table.values())) <= touched_s:
             table.popitem(last=False)
-            self._blocks -= 1
+        self._weigh(life)
 
     def limit(self, life: int, capacity_blocks: int | None) -> None:
         """What the worker's own cache can hold; None: not known."""
@@ -109,25 +132,50 @@ class PrefixIndex:
             self._capacities.pop(life, None)
         elif self._capacities.get(life) != capacity_blocks:
             self._capacities[life] = capacity_blocks
-            self._shrink(life)
+            table = self._tables.get(life)
+            if table is not None:
+                _drop_oldest(table, len(table) - capacity_blocks)
+                self._weigh(life)
 
     def retain(self, lives: Collection[int]) -> None:
         """Drop every life that is not among these, at once."""
         for life in [life for life in self._tables if life not in lives]:
-            self._blocks -= len(self._tables.pop(life))
+            self._drop(life)
         for life in [life for life in self._capacities if life not in lives]:
             del self._capacities[life]
 
-    def _shrink(self, life: int) -> None:
-        table = self._tables.get(life)
-        if table is None:
-            return
-        excess = len(table) - self._capacities.get(life, len(table))
-        for _ in range(excess):
-            table.popitem(last=False)
-        self._blocks -= max(excess, 0)
-        while self._blocks > self._max_blocks:
-            largest = max(self._tables.values(), key=len)
-            for _ in range(min(self._blocks - self._max_blocks, len(largest))):
-                largest.popitem(last=False)
-                self._blocks -= 1
+    def _weigh(self, life: int) -> None:
+        """Enter what a table takes now. One that has lost most of its blocks is built anew: it would not shrink."""
+        table, before = self._tables[life], self._bytes.get(life, 0)
+        size = getsizeof(table)
+        if size > _SPARSE_BYTES * (len(table) + 16):
+            table = self._tables[life] = OrderedDict(table)
+            size = getsizeof(table)
+        size += len(table) * _ENTRY_BYTES
+        self._bytes[life] = size
+        self._total_bytes += size - before
+        if size >= self._largest_bytes:
+            self._largest_bytes = size
+        elif before == self._largest_bytes:
+            self._largest_bytes = max(self._bytes.values())
+
+    def _shrink(self) -> None:
+        """Take the oldest blocks of the largest table."""
+        life = max(self._bytes, key=self._bytes.__getitem__)
+        table = self._tables[life]
+        excess = self._total_bytes + self._largest_bytes - self._max_bytes
+        _drop_oldest(table, max(excess // (4 * _ENTRY_BYTES), len(table) // _LEAST_SHARE, 1))
+        if table:
+            self._weigh(life)
+        else:
+            self._drop(life)
+
+    def _drop(self, life: int) -> None:
+        del self._tables[life]
+        self._total_bytes -= self._bytes.pop(life, 0)
+        self._largest_bytes = max(self._bytes.values(), default=0)
+
+
+def _drop_oldest(table: OrderedDict[int, float], count: int) -> None:
+    for _ in range(min(count, len(table))):
+        table.popitem(last=False)

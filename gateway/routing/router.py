@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from common.errors import HttpFault
 from gateway.fleet.registry import Registry, Snapshot
 from gateway.fleet.worker import WorkerView
-from gateway.routing.policy import Choice, Policy, RouteRequest
+from gateway.routing.policy import Choice, Offer, Policy, RouteRequest
 
 RETRY_AFTER_S = 1
 
@@ -27,11 +27,22 @@ class Router:
         """Choose a worker whose URL is not in `tried`. Raises RouteFault."""
         snapshot = self._registry.snapshot
         candidates = candidates_for(snapshot, request.model)
+        if request.target:
+            candidates = targeted(snapshot, candidates, request.target)
         if tried:
-            candidates = untried(candidates, tried) or untried(snapshot.resting.get(candidates[0].model, ()), tried)
+            resting = () if request.target else snapshot.resting.get(candidates[0].model, ())
+            candidates = untried(candidates, tried) or untried(resting, tried)
             if not candidates:
                 raise RouteFault(503, "Every ready worker has failed this request.", code="no_worker_left")
         return self.policy.choose(request, snapshot, candidates)
+
+    def explain(self, request: RouteRequest) -> list[Offer]:
+        """What `route` would choose now, first, and the others behind it. Changes nothing. Raises RouteFault."""
+        snapshot = self._registry.snapshot
+        candidates = candidates_for(snapshot, request.model)
+        if request.target:
+            candidates = targeted(snapshot, candidates, request.target)
+        return self.policy.explain(request, snapshot, candidates)
 
     def another_after_s(self, request: RouteRequest, tried: Collection[str], now_s: float) -> float | None:
         """In how many seconds `route` finds a worker that is not to rest any more; None: there is none."""
@@ -39,6 +50,8 @@ class Router:
         try:
             candidates = candidates_for(snapshot, request.model)
         except RouteFault:
+            return None
+        if request.target:
             return None
         others = untried(candidates, tried) or untried(snapshot.resting.get(candidates[0].model, ()), tried)
         rests_s = [max(worker.guard.rest_until_s - now_s, 0.0) for worker in others]
@@ -48,6 +61,17 @@ class Router:
 def untried(workers: Sequence[WorkerView], tried: Collection[str]) -> tuple[WorkerView, ...]:
     """Those whose URL is not in `tried`."""
     return tuple(worker for worker in workers if worker.url not in tried)
+
+
+def targeted(snapshot: Snapshot, candidates: Sequence[WorkerView], target: str) -> tuple[WorkerView, ...]:
+    """The one candidate that a client asked for: by name, URL, or position among all workers. Raises RouteFault."""
+    workers = snapshot.workers
+    position = int(target) if target.isdecimal() and len(target) < 9 else len(workers)
+    url = workers[position].url if position < len(workers) else target
+    found = tuple(worker for worker in candidates if worker.url == url or worker.name == target)
+    if not found:
+        raise RouteFault(503, f"The worker {target!r} that was asked for is not ready.", code="target_not_ready")
+    return found
 
 
 def candidates_for(snapshot: Snapshot, model: str | None) -> tuple[WorkerView, ...]:

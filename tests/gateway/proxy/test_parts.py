@@ -59,14 +59,14 @@ def test_error_events() -> None:
 @pytest.mark.parametrize(
     ("fields", "usage"),
     [
-        ({"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}}, (9, 4)),
-        ({"meta_info": {"cached_tokens": 0, "prompt_tokens": 7}}, (7, 0)),
+        ({"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}}, (9, 4, 0)),
+        ({"meta_info": {"cached_tokens": 0, "prompt_tokens": 7, "completion_tokens": 5}}, (7, 0, 5)),
         ({"usage": {"prompt_tokens": 9, "prompt_tokens_details": None}}, None),
         ({"usage": None}, None),
         ({"text": '"cached_tokens": 5, "prompt_tokens": 6'}, None),
     ],
 )
-def test_usage(fields: dict[str, Any], usage: tuple[int, int] | None) -> None:
+def test_usage(fields: dict[str, Any], usage: tuple[int, int, int] | None) -> None:
     for separators in ((",", ":"), (", ", ": ")):
         assert find_usage(b"data: " + json.dumps(fields, separators=separators).encode()) == usage
 

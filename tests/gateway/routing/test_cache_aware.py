@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import time
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from gateway.fleet.registry import Registry
 from gateway.fleet.worker import Identity, LoadReport
 from gateway.routing.cache_aware import CacheAware
 from gateway.routing.policy import Choice, RouteRequest
-from gateway.routing.prefix_index import PrefixIndex
+from gateway.routing.prefix_knowledge import PrefixKnowledge
 from gateway.routing.prices import Prices
 from gateway.routing.router import Router
 from tests.helpers.clock import FakeClock
@@ -22,11 +24,17 @@ class Fleet:
     """Workers a, b, ... and a router over them."""
 
     def __init__(
-        self, names: str = "abcd", *, pool_tokens: int = 0, max_running: int = 0, prices: Prices = PRICES
+        self,
+        names: str = "abcd",
+        *,
+        pool_tokens: int = 0,
+        max_running: int = 0,
+        prices: Prices = PRICES,
+        **limits: Any,
     ) -> None:
         self.clock = FakeClock()
         self.registry = Registry()
-        self.policy = CacheAware(PrefixIndex(2**22), self.clock, prices)
+        self.policy = CacheAware(PrefixKnowledge(2**22, prices), self.clock, random.Random(1), prices, **limits)
         self.router = Router(self.registry, self.policy)
         self._identity = Identity(model="m", max_total_tokens=pool_tokens, max_running_requests=max_running)
         for name in names:

@@ -30,7 +30,8 @@ def registry_of(names: str, model: str = "m") -> Registry:
 
 def router_of(policy: str, names: str = "abc") -> Router:
     settings = GatewaySettings(policy=policy)
-    return Router(registry_of(names), make_policy(settings, FakeClock(), random.Random(1)))
+    made, _ = make_policy(settings, FakeClock(), random.Random(1))
+    return Router(registry_of(names), made)
 
 
 ASK = RouteRequest(model="m")
@@ -127,8 +128,67 @@ def test_while_a_worker_has_not_told_its_model_nothing_is_unknown() -> None:
     assert caught.value.status == 503
 
 
-@pytest.mark.parametrize("policy", ["sticky", "consistent_hash", "prefix_hash", "longest_prefix", "nonsense"])
-def test_other_policies_are_refused_with_a_sentence(policy: str) -> None:
+@pytest.mark.parametrize("flag", ["--policy", "--shadow-policy"])
+def test_other_policies_are_refused_with_a_sentence(flag: str) -> None:
     with pytest.raises(UserError) as caught:
-        load(GatewaySettings, ["--policy", policy], {}, prog="canopy gateway")
-    assert policy in str(caught.value) and "cache_aware" in str(caught.value)
+        load(GatewaySettings, [flag, "nonsense"], {}, prog="canopy gateway")
+    assert f"{flag} 'nonsense'" in str(caught.value) and "cache_aware" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("sticky", "manual"), ("consistent_hash", "consistent_hashing"), ("cache-aware", "cache_aware")],
+)
+def test_policies_have_second_names(written: str, meant: str) -> None:
+    loaded = load(GatewaySettings, ["--policy", written, "--shadow-policy", written], {}, prog="canopy gateway")
+    assert (loaded.settings.policy, loaded.settings.shadow_policy) == (meant, meant)
+
+
+def test_every_named_policy_can_be_made() -> None:
+    for policy in POLICIES:
+        router_of(policy)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(deadline=None, max_examples=30)
+@given(asked=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.booleans()), min_size=1, max_size=12))
+def test_what_is_explained_is_what_would_be_done(policy: str, asked: list[tuple[int, int, bool]]) -> None:
+    """And asking changes nothing: a router that was never asked chooses the same."""
+    explained, silent = router_of(policy), router_of(policy)
+    for text, key, stays in asked:
+        raw = bytes([97 + text]) * 1024
+        request = RouteRequest("m", raw, len(raw), key=b"k%d" % key if key else b"")
+        offers = explained.explain(request)
+        assert sorted(offer.worker.name for offer in offers) == list("abc")
+        assert explained.explain(request) == offers
+        names = []
+        for router in (explained, silent):
+            choice = router.route(request)
+            ticket = choice.worker.load.begin(choice.uncached_tokens, None)
+            if not stays:
+                ticket.end()
+            names.append(choice.worker.name)
+        assert names == [offers[0].worker.name] * 2
+
+
+@pytest.mark.parametrize("target", ["b", "http://b:80", "1"])
+def test_a_client_may_name_its_worker(target: str) -> None:
+    router = router_of("round_robin")
+    asked = RouteRequest("m", target=target)
+    assert {router.route(asked).worker.name for _ in range(5)} == {"b"}
+    assert [offer.worker.name for offer in router.explain(asked)] == ["b"]
+    assert router.another_after_s(asked, ["http://b:80"], 0.0) is None
+    with pytest.raises(RouteFault) as caught:
+        router.route(asked, ["http://b:80"])
+    assert caught.value.status == 503
+
+
+@pytest.mark.parametrize("target", ["x", "3", "99999999999", ""])
+def test_a_worker_that_is_not_there_is_not_replaced(target: str) -> None:
+    router = router_of("round_robin")
+    if not target:
+        assert router.route(RouteRequest("m", target=target)).worker.name == "a"
+        return
+    with pytest.raises(RouteFault) as caught:
+        router.route(RouteRequest("m", target=target))
+    assert (caught.value.status, caught.value.code) == (503, "target_not_ready")

@@ -1,0 +1,83 @@
+"""POST /route/explain: what routing would do with a request, without doing it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from gateway.api.answers import fault
+from gateway.fleet.registry import Registry
+from gateway.fleet.worker import WorkerStatus, WorkerView
+from gateway.proxy.asgi import BodyTooLarge, read_body
+from gateway.proxy.endpoints import too_large
+from gateway.routing.extract import BodyFault, extract
+from gateway.routing.policy import Offer, RouteRequest
+from gateway.routing.router import RouteFault, Router
+
+
+def explain_routes(registry: Registry, router: Router, policy_name: str, *, max_body_bytes: int) -> APIRouter:
+    """A dry run: takes the body and headers of a generation request, sends nothing to a worker, learns nothing."""
+    routes = APIRouter()
+
+    @routes.post("/route/explain")
+    async def explain(request: Request) -> Response:
+        headers = request.headers.raw
+        try:
+            asked = extract(await read_body(headers, request.receive, max_body_bytes), headers)
+            offers = router.explain(asked)
+        except BodyTooLarge:
+            return fault(413, too_large(max_body_bytes))
+        except BodyFault as error:
+            return fault(400, str(error))
+        except RouteFault as error:
+            return fault(error.status, error.message, param=error.param, code=error.code)
+        offered = {offer.worker.url for offer in offers}
+        others = [worker for worker in registry.snapshot.workers if worker.url not in offered]
+        return JSONResponse(explanation(policy_name, asked, offers) | {"not_considered": list(map(outsider, others))})
+
+    return routes
+
+
+def explanation(policy_name: str, asked: RouteRequest, offers: list[Offer]) -> dict[str, Any]:
+    """The answer's part about the candidates, best first. Prices in seconds, None if the policy has none."""
+    candidates = list(map(candidate, offers))
+    return {
+        "policy": policy_name,
+        "model": asked.model,
+        "prompt": {
+            "bytes": asked.prompt_bytes,
+            "tokens": asked.prompt_tokens or None,
+            "matchable_bytes": len(asked.text),
+            "routing_key": asked.key.decode("latin-1") or None,
+        },
+        "chosen": candidates[0],
+        "runner_up": candidates[1] if len(candidates) > 1 else None,
+        "candidates": candidates,
+    }
+
+
+def candidate(offer: Offer) -> dict[str, Any]:
+    """One candidate."""
+    load = offer.worker.load
+    return {
+        "worker": offer.worker.name,
+        "url": offer.worker.url,
+        "reason": offer.reason,
+        "predicted_cached_tokens": offer.cached_tokens,
+        "price_s": offer.price_s,
+        "price_parts_s": offer.parts,
+        "load": {
+            "requests": load.requests,
+            "in_flight": load.inflight,
+            "waiting_prefill_tokens": load.pending_tokens + load.others_tokens,
+        },
+    }
+
+
+def outsider(worker: WorkerView) -> dict[str, Any]:
+    """A worker that was no candidate."""
+    status = worker.status.value
+    why = worker.message or (status if worker.status is not WorkerStatus.READY else "ready, but not for this request")
+    return {"worker": worker.name, "url": worker.url, "model": worker.model, "status": status, "why": why}

@@ -1,0 +1,168 @@
+"""What is known about prompts and caches: which worker holds which prefix, how long tokens are, what answers taught.
+
+Policies that look at prompts ask here, and the shadow policy's bookkeeping does.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import lru_cache
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from gateway.fleet.registry import Snapshot
+from gateway.fleet.worker import WorkerView
+from gateway.routing.policy import Choice, RouteRequest
+from gateway.routing.prefix_index import BLOCK_BYTES, PrefixIndex, chain
+from gateway.routing.prices import Prices
+
+_RELIMIT_SHARE = 0.1  # change in the length of tokens after which capacities in blocks are worked out anew
+_NEAR_BLOCKS = 1.5  # of the estimate, or of what is known already: what is further off tells of other things
+_ANCHOR_BYTES = 256  # of memory for one anchor
+_ANCHOR_SHARE = 16  # 1 of so many bytes of the index may be anchors
+
+
+class Prompt(msgspec.Struct, frozen=True, gc=False):
+    """A request's prompt as the index sees it. `tokens`: estimated unless the client sent ids."""
+
+    hashes: tuple[int, ...]
+    tokens: float
+    block_tokens: float
+
+
+class Anchors:
+    """True token counts at ends of blocks, as answers told them: exact where the estimate by length is not.
+
+    At the block where a prompt's match ended: the cached tokens. At a new prompt's last block: what a follow-up will
+    find there, prompt and answer together.
+    """
+
+    def __init__(self, max_entries: int) -> None:
+        self._max_entries = max(max_entries, 1)
+        self._tokens: OrderedDict[int, int] = OrderedDict()
+
+    def get(self, block: int) -> int | None:
+        """Tokens that a worker holding this block, and not the next, has of the prompt."""
+        return self._tokens.get(block)
+
+    def put(self, block: int, tokens: int) -> None:
+        """Remember; the oldest goes if there are too many."""
+        self._tokens[block] = tokens
+        self._tokens.move_to_end(block)
+        if len(self._tokens) > self._max_entries:
+            self._tokens.popitem(last=False)
+
+
+class PrefixKnowledge:
+    """One index over all workers. `max_blocks_per_worker`: of text remembered for one of them."""
+
+    def __init__(self, max_bytes: int, prices: Prices, max_blocks_per_worker: int | None = None) -> None:
+        anchor_bytes = max_bytes // _ANCHOR_SHARE
+        self.index = PrefixIndex(max_bytes - anchor_bytes)
+        self._anchors = Anchors(anchor_bytes // _ANCHOR_BYTES)
+        self._prices = prices
+        self._max_blocks = max_blocks_per_worker
+        self._bytes_per_token = self._limits_at = prices.bytes_per_token
+        self._version = -1
+
+    @property
+    def block_tokens(self) -> float:
+        """Tokens of a block, on average."""
+        return BLOCK_BYTES / self._bytes_per_token
+
+    def follow(self, snapshot: Snapshot) -> bool:
+        """Purge lives that ended, take over capacities. Returns whether anything may have changed; cheap if not."""
+        if snapshot.version == self._version:
+            return False
+        self._version = snapshot.version
+        self._limits_at = self._bytes_per_token
+        self.index.retain({worker.life for worker in snapshot.workers})
+        for worker in snapshot.workers:
+            tokens = worker.identity.max_total_tokens
+            blocks = round(tokens * self._prices.capacity_share / self.block_tokens) if tokens else self._max_blocks
+            if blocks is not None and self._max_blocks is not None:
+                blocks = min(blocks, self._max_blocks)
+            self.index.limit(worker.life, blocks)
+        return True
+
+    def read(self, request: RouteRequest, model: str) -> Prompt:
+        """The blocks of a prompt to `model`, and how many tokens it has."""
+        hashes = chain(request.text, seed=seed_of(model)) if len(request.text) >= BLOCK_BYTES else ()
+        if request.prompt_tokens:
+            block_tokens = BLOCK_BYTES * request.prompt_tokens / max(request.prompt_bytes, 1)
+            return Prompt(hashes, float(request.prompt_tokens), block_tokens)
+        return Prompt(hashes, request.prompt_bytes / self._bytes_per_token, self.block_tokens)
+
+    def cached_tokens(self, prompt: Prompt, known_blocks: int) -> int:
+        """What a worker that holds so many of its blocks will report as cached."""
+        if not known_blocks:
+            return 0
+        anchored = self._anchors.get(prompt.hashes[known_blocks - 1])
+        if anchored is not None:
+            return anchored
+        return min(round(known_blocks * prompt.block_tokens), max(round(prompt.tokens) - 1, 0))
+
+    def choice(
+        self,
+        request: RouteRequest,
+        prompt: Prompt,
+        worker: WorkerView,
+        known_blocks: int,
+        reason: str,
+        touched_s: float | None,
+        now_s: float,
+        wait_s: float = 0.0,
+        work_tokens: float = 0.0,
+    ) -> Choice:
+        """A choice with what is expected of it, in the form that `learn` and `forget` take back."""
+        cached_tokens = self.cached_tokens(prompt, known_blocks)
+        is_plain_text = request.single and not (request.prompt_tokens or request.media)
+        return Choice(
+            worker=worker,
+            reason=reason,
+            prompt_tokens=max(round(prompt.tokens), cached_tokens + 1 if known_blocks else 0),
+            cached_tokens=cached_tokens,
+            wait_s=wait_s,
+            hashes=prompt.hashes,
+            known_blocks=known_blocks,
+            work_tokens=work_tokens,
+            text_bytes=request.prompt_bytes if is_plain_text else 0,
+            touched_s=touched_s,
+            chosen_s=now_s,
+        )
+
+    def enter(self, life: int, prompt: Prompt, now_s: float) -> None:
+        """This life is going to hold the prompt."""
+        if prompt.hashes:
+            self.index.insert(life, prompt.hashes, now_s)
+
+    def learn(self, choice: Choice, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> None:
+        """Learn how long tokens are, true counts at ends of blocks, and what the worker has evicted."""
+        prices, known = self._prices, choice.known_blocks
+        if choice.text_bytes and prompt_tokens >= prices.min_learning_tokens:
+            seen = choice.text_bytes / prompt_tokens
+            self._bytes_per_token += prices.learning_rate * (seen - self._bytes_per_token)
+            if abs(self._bytes_per_token / self._limits_at - 1) > _RELIMIT_SHARE:
+                self._version = -1
+        known_tokens = known * self.block_tokens
+        expected = choice.cached_tokens, known_tokens
+        if known and min(abs(cached_tokens - tokens) for tokens in expected) <= _NEAR_BLOCKS * self.block_tokens:
+            self._anchors.put(choice.hashes[known - 1], cached_tokens)
+        if known < len(choice.hashes):
+            # The last token of an answer is never computed on, so it is not cached.
+            self._anchors.put(choice.hashes[-1], prompt_tokens + max(completion_tokens - 1, 0))
+        if choice.touched_s is None or known_tokens - cached_tokens <= self.block_tokens:
+            return
+        if choice.chosen_s - choice.touched_s >= prices.evidence_age_s:
+            self.index.expire(choice.worker.life, choice.touched_s)
+
+    def forget(self, choice: Choice) -> None:
+        """The worker has not computed what it was chosen for."""
+        self.index.forget(choice.worker.life, choice.hashes[choice.known_blocks :])
+
+
+@lru_cache(maxsize=1024)
+def seed_of(model: str) -> int:
+    """Start of a chain: equal prompts to different models have nothing in common."""
+    return xxh3_64_intdigest(model.encode())
