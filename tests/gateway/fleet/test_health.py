@@ -131,6 +131,26 @@ async def test_a_busy_worker_whose_tokens_flow_is_not_failed() -> None:
         await until(lambda: not registry.snapshot.ready, 2, "degraded once nothing flows")
 
 
+async def test_several_good_probes_in_a_row_can_be_asked_for() -> None:
+    probe = ScriptedProbe(dict(OURS))
+    async with monitored(probe, min_successes=3) as (registry, _):
+        await until(lambda: registry.snapshot.ready, 4, "ready")
+        assert probe.asked.count("/health") == 3
+        probe.answers["/health"] = 503
+        await until(lambda: not registry.snapshot.ready, 2, "degraded")
+        probe.answers["/health"] = 200
+        before = probe.asked.count("/health")
+        await until(lambda: registry.snapshot.ready, 4, "ready again")
+        assert probe.asked.count("/health") - before in (3, 4)  # one may have been on its way
+
+
+async def test_another_path_can_be_asked() -> None:
+    probe = ScriptedProbe({**OURS, "/health": 500, "/alive": 200})
+    async with monitored(probe, path="/alive") as (registry, _):
+        await until(lambda: registry.snapshot.ready, 2, "ready")
+        assert "/health" not in probe.asked
+
+
 async def test_its_own_word_degrades_at_once() -> None:
     probe = ScriptedProbe(dict(OURS))
     async with monitored(probe, max_failures=100) as (registry, _):
@@ -205,5 +225,6 @@ def test_identity_formats() -> None:
     assert identity_of("", {"model_path": "/models/x"}).model == "/models/x"
     assert identity_of("name", {"model_path": "/models/x"}).model == "name"
     assert identity_of("m", {"max_total_num_tokens": None, "incarnation": None}) == Identity(model="m")
-    for nonsense in ({}, {"data": []}, {"data": [3]}, {"data": [{}]}):
+    shapes: list[dict[str, Any]] = [{}, {"data": []}, {"data": [3]}, {"data": [{}]}]
+    for nonsense in shapes:
         assert first_model(nonsense) == ""
