@@ -13,6 +13,7 @@ import msgspec
 from pydantic import ValidationError
 
 from common.clock import MonotonicClock
+from common.errors import UserError
 from common.settings import validated
 from worker.assembly import running_scheduler
 from worker.config import WorkerSettings
@@ -34,6 +35,8 @@ class Engine:
     def __init__(self, model_path: str, **settings: Any) -> None:
         """`settings` are those of `canopy worker`, with underscores. Raises UserError for what the user can mend."""
         chosen = validated(WorkerSettings, {"model_path": model_path, **settings})
+        if chosen.kv_events_config is not None:
+            raise UserError("kv_events_config: an offline engine's cache is nobody else's business; leave it out.")
         path = str(resolve_model_path(model_path, cache_root(os.environ), chosen.revision, chosen.download_dir))
         self._stack = ExitStack()
         self._scheduler = self._stack.enter_context(

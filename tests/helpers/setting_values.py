@@ -26,6 +26,7 @@ VALUES: dict[str, Any] = {
     "health_endpoint": "/healthy",
     "shadow_policy": "random",
     "worker_urls": ["http://a:1"],
+    "kv_events_config": {"topic": "kv"},
 }
 
 

@@ -151,6 +151,36 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
     steps_total: int
 
 
+class CacheStored(msgspec.Struct, frozen=True, tag="stored"):
+    """Blocks of one sequence, after `parent` (None: at its start), came into the prefix cache. `tokens`: their ids as
+    int32 bytes."""
+
+    blocks: list[int]
+    parent: int | None
+    tokens: bytes
+    namespace: str | None = None
+
+
+class CacheRemoved(msgspec.Struct, frozen=True, tag="removed"):
+    """Blocks left the prefix cache."""
+
+    blocks: list[int]
+
+
+class CacheCleared(msgspec.Struct, frozen=True, tag="cleared"):
+    """The prefix cache was emptied."""
+
+
+CacheChange = CacheStored | CacheRemoved | CacheCleared
+
+
+class CacheChanges(msgspec.Struct, frozen=True, kw_only=True, tag="cache"):
+    """What one step changed in the prefix cache, in order. Sent with --kv-events-config only, before the step's news:
+    who has an answer can count on its blocks being known."""
+
+    changes: list[CacheChange]
+
+
 class CallReply(msgspec.Struct, frozen=True, kw_only=True, tag="reply"):
     """Answer to a call other than GetLoad."""
 
@@ -190,4 +220,4 @@ class SchedulerFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     user_fault: bool
 
 
-SchedulerMessage = StepOutput | LoadReport | CallReply | ModelFound | SchedulerReady | SchedulerFailed
+SchedulerMessage = StepOutput | LoadReport | CallReply | CacheChanges | ModelFound | SchedulerReady | SchedulerFailed

@@ -22,8 +22,10 @@ from common.errors import UserError
 from common.process import LISTEN_BACKLOG, url_of
 from worker.config import WorkerSettings
 from worker.ipc.channel import FrontendChannel
-from worker.ipc.messages import ModelFound, SchedulerFailed, SchedulerReady, Shutdown
+from worker.ipc.messages import CacheChanges, ModelFound, SchedulerFailed, SchedulerReady, Shutdown
+from worker.kv_events.publisher import EventPublisher
 from worker.launch.child import REPORTED, SchedulerProcess, how_it_ended
+from worker.launch.event_streams import open_events, push_loads
 from worker.launch.ready_file import write_ready_file
 from worker.launch.tls import tls_options
 from worker.server.app import create_app
@@ -70,6 +72,7 @@ class Replica:
         self._ready: asyncio.Future[SchedulerReady] = loop.create_future()
         self._failure: asyncio.Future[Failure] = loop.create_future()
         self._background: list[asyncio.Task[None]] = []
+        self._events: EventPublisher | None = None
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
 
@@ -78,6 +81,7 @@ class Replica:
         async with contextlib.AsyncExitStack() as stack:  # each part is cleaned up, even if another's clean-up fails
             stack.callback(self._channel.close)
             stack.callback(self._service.close)
+            stack.callback(self._close_events)
             self._install_signals()
             log.info("Loading %s; %s answers 503 until it is ready.", self._settings.model_path, self._url)
             scheduler = await SchedulerProcess.start(self._settings, self._channel.directory)
@@ -116,6 +120,9 @@ class Replica:
                     self._ready.set_result(message)
                 case SchedulerFailed(message=text, user_fault=user_fault):
                     self._fail(text, user_fault=user_fault)
+                case CacheChanges(changes=changes):
+                    assert self._events is not None, "events come after the first request"
+                    self._events.publish(changes)
                 case _:
                     self._service.receive(message)
 
@@ -125,10 +132,25 @@ class Replica:
         ready = await self._ready
         if self._service.lifecycle.state is not ReplicaState.STARTING:  # it ended while it was loading
             return
+        settings = self._settings
+        self._service.tokenizer_dir = "" if settings.skip_tokenizer_init else settings.tokenizer_path or path
+        self._open_events(ready)
         self._service.open(ready, files)
         await self._service.scheduler.load()  # an answer: both sockets are connected
         self._channel.unlink()
         self._announce(ready, scheduler_pid)
+
+    def _open_events(self, ready: SchedulerReady) -> None:
+        """Publish what the prefix cache holds, if that is wanted. Raises UserError."""
+        self._events = events = open_events(self._settings, ready.page_size)
+        if events is not None:
+            self._service.kv_events = events.config
+            self._spawn(events.answer_replays())
+            self._spawn(push_loads(self._service, events.publish_load))
+
+    def _close_events(self) -> None:
+        if self._events is not None:
+            self._events.close()
 
     def _announce(self, ready: SchedulerReady, scheduler_pid: int) -> None:
         settings, incarnation = self._settings, self._service.incarnation

@@ -26,6 +26,7 @@ from worker.ipc.messages import (
     Shutdown,
     StopMatched,
 )
+from worker.kv_events.recorder import recorder_of
 from worker.scheduler.limits import resolve_limits
 from worker.scheduler.outbox import Outbox
 from worker.scheduler.planner import Plan, Planner
@@ -81,7 +82,9 @@ class Scheduler:
 
         self._limits = limits = resolve_limits(settings, info)
         self._priorities = priorities = PriorityRules.of(settings)
-        self._pool = pool = KvPool(info.num_pages, _make_cache(settings, info.page_size))
+        cache = _make_cache(settings, info.page_size)
+        self._recorder = recorder_of(settings, cache, info.num_pages, emit)
+        self._pool = pool = KvPool(info.num_pages, self._recorder or cache)
         self._table = table = RequestTable(info.max_rows, limits.max_req_len, info.page_size)
         self._waiting = waiting = WaitingQueue(by_rank=priorities.scheduled)
         self._ratio = ratio = NewTokenRatio(settings.schedule_conservativeness)
@@ -133,6 +136,8 @@ class Scheduler:
         else:
             self._launched = launched
             self._settle()
+        if self._recorder is not None:
+            self._recorder.flush()
         self._outbox.flush()
         return worked
 

@@ -76,7 +76,9 @@ async def server_info(service: Service, _: Request) -> Response:
     ready = msgspec.structs.asdict(service.serving.ready)
     own = {"incarnation": service.incarnation, "version": _VERSION, "status": service.lifecycle.state.value}
     named = {"served_model_name": service.settings.model_name}
-    return JsonAnswer(public_values(service.settings) | ready | named | own | {"internal_states": [internal]})
+    streams = msgspec.structs.asdict(service.kv_events) if service.kv_events is not None else None
+    told = {"kv_events_config": streams, "tokenizer_dir": service.tokenizer_dir}
+    return JsonAnswer(public_values(service.settings) | ready | named | own | told | {"internal_states": [internal]})
 
 
 async def models(service: Service, _: Request) -> Response:
@@ -104,6 +106,11 @@ def _model_card(service: Service) -> dict[str, Any]:
 
 async def loads(service: Service, _: Request) -> Response:
     """The load report in SGLang's shape: one entry, of data-parallel rank 0."""
+    return JsonAnswer(await load_report(service))
+
+
+async def load_report(service: Service) -> dict[str, Any]:
+    """What /v1/loads answers, and what is pushed to those who follow this replica."""
     ready, load = service.serving.ready, await service.scheduler.load()
     gib = 2**30
     entry = {
@@ -128,15 +135,13 @@ async def loads(service: Service, _: Request) -> Response:
         },
         "queues": {"waiting": load.num_waiting_reqs, "retracted": 0},
     }
-    return JsonAnswer(
-        {
-            "timestamp": time.time(),
-            "version": _VERSION,
-            "accelerator": ready.device,
-            "incarnation": service.incarnation,
-            "loads": [entry],
-        }
-    )
+    return {
+        "timestamp": time.time(),
+        "version": _VERSION,
+        "accelerator": ready.device,
+        "incarnation": service.incarnation,
+        "loads": [entry],
+    }
 
 
 def _queue_fields(load: LoadReport) -> dict[str, int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from common.clock import Clock
+from common.kv_events import KvEventsConfig
 from worker.config import WorkerSettings
 from worker.ipc.messages import (
     CallReply,
@@ -78,6 +79,8 @@ class Service:
         self.settings = settings
         self.incarnation = incarnation
         self.created = int(time.time())
+        self.kv_events: KvEventsConfig | None = None  # where the streams are, while there are some
+        self.tokenizer_dir = ""  # empty: none is loaded
         self.registry = registry
         self.lifecycle = Lifecycle()
         self.scheduler = SchedulerClient(send)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from common.kv_events import KvEventsConfig
 from common.settings import Settings, flag_of, option
 from common.settings.types import JsonObject
 
@@ -71,8 +72,19 @@ class ObservabilitySettings(Settings):
     )
     enable_trace: bool = _option(False, "OpenTelemetry traces", not_built="use --log-requests and /metrics")
     otlp_traces_endpoint: str = _option("localhost:4317", "where traces go", not_built="leave it out")
-    kv_events_config: JsonObject | None = _option(None, "stream of KV cache events", not_built="leave it out")
+    kv_events_config: JsonObject | None = _option(
+        None,
+        "publish what the prefix cache holds, JSON as in SGLang: publisher (zmq), endpoint, replay_endpoint, topic...; "
+        "endpoints that are left out get free ports at --host",
+    )
     uvicorn_access_log_exclude_prefixes: list[str] = _option([], "paths left out of the log of --log-level-http info")
+
+    @field_validator("kv_events_config", mode="after")
+    @classmethod
+    def _check_events(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None:
+            KvEventsConfig.of(value)
+        return value
 
     @model_validator(mode="after")
     def _check_buckets(self) -> ObservabilitySettings:

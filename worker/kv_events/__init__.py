@@ -1,0 +1,1 @@
+"""What the prefix cache holds, told to whoever subscribes: recorded by the scheduler, published by the frontend."""
