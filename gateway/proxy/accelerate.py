@@ -22,7 +22,12 @@ _REQUEST_IDS = (b"x-request-id: check-1\r\n", b"x-request-id: check-2\r\n", b"",
 
 def accelerate(forwarder: Forwarder, *, max_body_bytes: int) -> type[HotProtocol] | None:
     """The protocol class for uvicorn, or None with a log line if this uvicorn is not as expected. Needs a loop."""
-    attributes = {"forwarder": forwarder, "known_heads": KnownHeads(), "max_body_bytes": max_body_bytes}
+    attributes = {
+        "forwarder": forwarder,
+        "known_heads": KnownHeads(),
+        "max_body_bytes": max_body_bytes,
+        "outbox": forwarder.pools.outbox,
+    }
     protocol: type[HotProtocol] = type("BoundHotProtocol", (HotProtocol,), attributes)
     if not uvicorn.__version__.startswith(_KNOWN_UVICORN):
         _LOG.warning("the fast path knows uvicorn %sx, not %s: it is off", _KNOWN_UVICORN, uvicorn.__version__)
@@ -52,6 +57,7 @@ def self_check(protocol_class: type[HotProtocol]) -> str:
     protocol.connection_made(transport)
     for request_id in _REQUEST_IDS:
         protocol.data_received(_REQUEST % request_id)
+        protocol.outbox.flush()
         answer = transport.take()
         if not answer.startswith(b"HTTP/1.1 400 ") or request_id not in answer or b"must be a JSON obj" not in answer:
             return f"a bad request was answered {answer[:80]!r}"

@@ -16,6 +16,7 @@ from gateway.proxy.access_log import AccessLog
 from gateway.proxy.downstream import Downstream
 from gateway.proxy.exchange import Exchange, Inbound
 from gateway.proxy.upstream import ConnectionPool, Failure, FailureKind
+from gateway.proxy.outbox import Outbox
 from gateway.resilience.outcomes import Outcome
 from gateway.resilience.retry import RetryBudget, RetryRules
 from gateway.routing.policy import RouteRequest
@@ -42,10 +43,11 @@ class Timeouts:
 
 
 class ConnectionPools:
-    """One pool per registered worker; follows the registry."""
+    """One pool per registered worker; follows the registry. `outbox`: what all connections of the gateway write to."""
 
     def __init__(self, clock: Clock, *, keep_alive_s: float, max_idle: int) -> None:
         self._clock = clock
+        self.outbox = Outbox()
         self._keep_alive_s = keep_alive_s
         self._max_idle = max_idle
         self._pools: dict[str, ConnectionPool] = {}
@@ -54,7 +56,9 @@ class ConnectionPools:
         """The pool of the worker at `url`."""
         pool = self._pools.get(url)
         if pool is None:
-            pool = ConnectionPool(url, self._clock, keep_alive_s=self._keep_alive_s, max_idle=self._max_idle)
+            pool = ConnectionPool(
+                url, self._clock, self.outbox, keep_alive_s=self._keep_alive_s, max_idle=self._max_idle
+            )
             self._pools[url] = pool
         return pool
 
@@ -206,3 +210,4 @@ class Forwarder:
                 exchange.shut_down()
         self.pools.close()
         self._access_log.flush()
+        self.pools.outbox.flush()

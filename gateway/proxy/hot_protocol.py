@@ -8,6 +8,7 @@ Everything else goes uvicorn's way to the ASGI callable. Relies on how uvicorn 0
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -18,6 +19,7 @@ from gateway.proxy.exchange import Exchange
 from gateway.proxy.forwarder import Forwarder
 from gateway.proxy.http1 import MAX_HEAD_BYTES, Headers, RequestHead, ResponseHead
 from gateway.proxy.known_heads import KnownHeads
+from gateway.proxy.outbox import Outbox
 from gateway.routing.extract import BodyFault
 
 _HOT_PATHS = frozenset(path.encode() for path in GENERATE_PATHS)
@@ -141,7 +143,8 @@ class HotRequest:
 
     @property
     def relay(self) -> Callable[[bytes], None] | None:
-        return self._protocol.transport.write if self._chunked else None
+        protocol = self._protocol
+        return partial(protocol.outbox.write, protocol.transport) if self._chunked else None
 
     def data(self, payload: bytes, framed: bytes | None) -> None:
         if not self._chunked:
@@ -154,7 +157,7 @@ class HotRequest:
     def flush(self) -> None:
         out, self._out = self._out, []
         if out:
-            self._protocol.transport.write(out[0] if len(out) == 1 else b"".join(out))
+            self._protocol.outbox.write(self._protocol.transport, out[0] if len(out) == 1 else b"".join(out))
 
     def end(self) -> None:
         if self._chunked:
@@ -168,7 +171,7 @@ class HotRequest:
         self.flush()
         self.response_complete = True
         self.exchange = None
-        self._protocol.transport.close()
+        self._protocol.close()
 
 
 class HotProtocol(HttpToolsProtocol):
@@ -176,6 +179,7 @@ class HotProtocol(HttpToolsProtocol):
 
     forwarder: ClassVar[Forwarder]
     known_heads: ClassVar[KnownHeads]
+    outbox: ClassVar[Outbox]
     max_body_bytes: ClassVar[int]
 
     _hot: HotRequest | None = None  # the request that is being read or answered
@@ -264,8 +268,8 @@ class HotProtocol(HttpToolsProtocol):
         headers, body = refusal(431, f"The request head is larger than {MAX_HEAD_BYTES} bytes.", b"-")
         lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
         length = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[431] + lines + length + body)
-        self.transport.close()
+        self.outbox.write(self.transport, STATUS_LINE[431] + lines + length + body)
+        self.close()
 
     # --- connection -------------------------------------------------------------------------------------------------
 
@@ -279,8 +283,17 @@ class HotProtocol(HttpToolsProtocol):
             self._idle_since_s = self.forwarder.clock.now_s()
             return
         if not request.keep_alive:
-            self.transport.close()
+            self.close()
         self.on_response_complete()
+
+    def close(self) -> None:
+        """Close the connection behind what it was given to send."""
+        self.outbox.flush()
+        self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        self.outbox.flush()
+        super().send_400_response(msg)
 
     def close_if_idle(self, now_s: float, limit_s: float) -> None:
         """Close a connection that has waited too long for its next request."""

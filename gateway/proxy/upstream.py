@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from common.clock import Clock
 from gateway.proxy.chunked import ChunkedDecoder, is_whole_chunk
 from gateway.proxy.http1 import MAX_HEAD_BYTES, Framing, ProtocolFault, ResponseHead, parse_head
+from gateway.proxy.outbox import Outbox
 
 _MAX_JOINED_BYTES = 65536  # a copy costs less than a second piece, up to here
 
@@ -139,10 +140,12 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink = sink
         self._head = None
         self._at_chunk = self._got_bytes = False
+        write = self._pool.outbox.write
         if len(body) <= _MAX_JOINED_BYTES:
-            transport.write(head + body)
+            write(transport, head + body)
         else:
-            transport.writelines((head, body))
+            write(transport, head)
+            write(transport, body)
 
     def pause_reading(self) -> None:
         """Back-pressure: read no more until resumed."""
@@ -281,7 +284,7 @@ class UpstreamConnection(asyncio.Protocol):
 class ConnectionPool:
     """Connections to one worker. Idle ones are reused last in, first out, so that surplus ones age and go."""
 
-    def __init__(self, url: str, clock: Clock, *, keep_alive_s: float, max_idle: int) -> None:
+    def __init__(self, url: str, clock: Clock, outbox: Outbox, *, keep_alive_s: float, max_idle: int) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None and parts.port is not None
         self._host, self._port = parts.hostname, parts.port
@@ -292,6 +295,7 @@ class ConnectionPool:
         self._idle: dict[UpstreamConnection, None] = {}  # open ones, in order of return
         self._all: set[UpstreamConnection] = set()
         self._closed = False
+        self.outbox = outbox
         self.host_header = parts.netloc.encode()
 
     def take(self) -> UpstreamConnection | None:
