@@ -88,6 +88,7 @@ def build(
         min_successes=settings.health_success_threshold,
         path=settings.health_endpoint,
         on_probe_failure=metrics.probe_failed,
+        on_silence=lambda url: forwarder.worker_silent(url),
     )
     policy, metrics.shadow = make_policy(settings, clock, rng)
     router = Router(registry, policy)

@@ -71,7 +71,11 @@ class _Record:
 
 
 class HealthMonitor:
-    """Probes every registered worker at its own pace."""
+    """Probes every registered worker at its own pace.
+
+    `on_silence` hears the URL of a worker that went out of service because it does not answer, with each such probe: it
+    may hang with requests inside, unlike one that refuses connections or says that it is not well.
+    """
 
     def __init__(
         self,
@@ -85,6 +89,7 @@ class HealthMonitor:
         min_successes: int = 1,
         path: str = "/health",
         on_probe_failure: Callable[[], None],
+        on_silence: Callable[[str], None] = lambda url: None,
     ) -> None:
         self._registry = registry
         self._probe = probe
@@ -95,6 +100,7 @@ class HealthMonitor:
         self._min_successes = min_successes
         self._path = path
         self._on_probe_failure = on_probe_failure
+        self._on_silence = on_silence
         self._records: dict[str, _Record] = {}
         self._wake = asyncio.Event()
         self._slots = asyncio.Semaphore(_MAX_PARALLEL)
@@ -173,20 +179,22 @@ class HealthMonitor:
                 record.successes = 0
                 self._registry.lost(url, str(error))
                 record.want_identity = True
-            else:
-                self._failed(url, record, str(error), certain=False)
+            elif self._failed(url, record, str(error), certain=False):
+                self._on_silence(url)
 
-    def _failed(self, url: str, record: _Record, message: str, *, certain: bool) -> None:
+    def _failed(self, url: str, record: _Record, message: str, *, certain: bool) -> bool:
+        """Returns whether the worker is out of service now."""
         self._on_probe_failure()
         record.failures += 1
         record.successes = 0
         worker = self._registry.snapshot.get(url)
         if worker is None or (not certain and self._tolerated(worker, record)):
-            return
+            return False
         record.want_identity = True
         if worker.status is not WorkerStatus.DEGRADED:
             _LOG.warning("worker %s is degraded: %s", worker.name, message)
         self._registry.degrade(url, message)
+        return True
 
     def _tolerated(self, worker: WorkerView, record: _Record) -> bool:
         if worker.status is not WorkerStatus.READY:

@@ -137,6 +137,11 @@ class Exchange:
         elif self._status and not self._paused and now_s - self._progress_s > limits.idle_s:
             self._connection.fail(Failure(FailureKind.TIMEOUT, f"nothing from the worker for {limits.idle_s:g} s"))
 
+    def worker_silent(self) -> None:
+        """The worker hangs. Who waits for an answer's beginning goes elsewhere; with nobody else, it waits on."""
+        if not self._status and self._connection is not None:
+            self._retried("silent", Outcome.REPLICA_FAULT)
+
     def shut_down(self) -> None:
         """The gateway stops and the grace time is over."""
         failure = Failure(FailureKind.CUT, "the gateway is shutting down")

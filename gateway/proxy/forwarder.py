@@ -190,6 +190,12 @@ class Forwarder:
         in_time = wait_s <= rules.max_backoff_s and now_s + wait_s < start_s + self.timeouts.total_s
         return wait_s if in_time and self.retry_budget.take(now_s) else None
 
+    def worker_silent(self, url: str) -> None:
+        """A worker hangs: let the requests that wait for it go elsewhere."""
+        for exchange in list(self._live):
+            if not exchange.done and exchange.choice is not None and exchange.choice.worker.url == url:
+                exchange.worker_silent()
+
     async def sweep(self) -> None:
         """Enforce time-outs, for ever."""
         while True:

@@ -61,6 +61,12 @@ class ResumingExchange(Exchange):
         self._forwarder.note_failure(self.choice.worker, failure)
         self._go_elsewhere(failure, Outcome.REPLICA_FAULT)
 
+    def worker_silent(self) -> None:
+        if self._gate is not self._stream:
+            super().worker_silent()
+        elif self._connection is not None and self._stream.resumable:
+            self._retried(_CAUSE, Outcome.REPLICA_FAULT)
+
     def _on_next_head(self, head: ResponseHead) -> None:
         """The worker that takes over answers."""
         if head.status == 200 and head.event_stream:
