@@ -7,21 +7,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
-from common.errors import UserError
+from common.model_tokenizer import ModelTokenizer, TemplateFault
 from worker.sampling_params import SamplingParams
-from worker.server.chat_templates import check_variables, chosen_template, named_template
 from worker.server.detokenizer import TokenTable
 from worker.server.errors import RequestFault
 from worker.server.text import IdPipeline, Pipeline, TextPipeline
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -83,55 +78,8 @@ class NoTokenizer:
         raise RequestFault(400, NO_TEXTS, param="messages")
 
 
-class Tokenizer:
+class Tokenizer(ModelTokenizer):
     """The tokenizer of one model. `load` makes it."""
-
-    def __init__(self, hugging_face: Any, *, variables: Mapping[str, Any] | None = None) -> None:
-        self._hf = hugging_face
-        self._variables = dict(variables or {})  # for the chat template, below a request's own
-        self._backend = hugging_face.backend_tokenizer
-        self._backend.no_truncation()  # set once here: changing it per call is not thread-safe
-        self._backend.no_padding()
-        self._longest_token = max(map(len, self._backend.get_vocab(with_added_tokens=True)))
-
-    @classmethod
-    def load(
-        cls,
-        path: str,
-        *,
-        chat_template: str | None = None,
-        template_name: str | None = None,
-        variables: Mapping[str, Any] | None = None,
-    ) -> Tokenizer:
-        """From a directory or hub id. `chat_template` (built-in name or file) goes in place of the model's,
-        `template_name` picks one of the model's several; `variables` are what the template gets by default.
-
-        Raises UserError.
-        """
-        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-        from transformers import AutoTokenizer
-
-        if chat_template is not None and template_name is not None:
-            raise UserError("--chat-template and --hf-chat-template-name exclude each other; give one.")
-        check_variables(variables or {})
-        template = None if chat_template is None else named_template(chat_template)
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(path)
-        except Exception as error:  # it raises many kinds
-            log.debug("AutoTokenizer failed", exc_info=error)
-            raise UserError(
-                f"Cannot load a tokenizer from {path} ({type(error).__name__}); "
-                "name a directory with a tokenizer.json by --tokenizer-path."
-            ) from None
-        if not getattr(tokenizer, "is_fast", False):
-            raise UserError(f"The tokenizer of {path} has no tokenizer.json; convert it with Transformers first.")
-        own = tokenizer.chat_template
-        tokenizer.chat_template = chosen_template(own, template_name) if template is None else template
-        if tokenizer.chat_template is None and own:
-            log.warning(
-                "None of the chat templates %s is the default; chats need --hf-chat-template-name.", sorted(own)
-            )
-        return cls(tokenizer, variables=variables)
 
     def check_text(self, param: str) -> None:
         """Any text will do."""
@@ -143,50 +91,25 @@ class Tokenizer:
     @cached_property
     def shown(self) -> TokenTable:
         """Token texts for answers without special tokens."""
-        return TokenTable(self._backend, skip_special=True)
+        return TokenTable(self.backend, skip_special=True)
 
     @cached_property
     def shown_with_specials(self) -> TokenTable:
         """Token texts for answers with special tokens."""
-        return TokenTable(self._backend, skip_special=False)
+        return TokenTable(self.backend, skip_special=False)
 
     def table(self, *, skip_special_tokens: bool) -> TokenTable:
         """Token texts by a request's wish."""
         return self.shown if skip_special_tokens else self.shown_with_specials
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text."""
-        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of token ids as the tokenizer itself sees it."""
-        return str(self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens))
-
-    def least_tokens(self, text: str) -> int:
-        """A count that `encode` cannot go below, without encoding: no token stands for more than the longest one."""
-        return len(text) // self._longest_token
-
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], *, continue_final_message: bool, variables: Mapping[str, Any]
     ) -> str:
         """The prompt text of a chat. Raises RequestFault if the template refuses the messages or there is none."""
-        if self._hf.chat_template is None:
-            raise RequestFault(
-                400, "This model has no chat template; use /v1/completions, or serve it with one (--chat-template)."
-            )
         try:
-            return str(
-                self._hf.apply_chat_template(
-                    list(messages),
-                    tokenize=False,
-                    add_generation_prompt=not continue_final_message,
-                    continue_final_message=continue_final_message,
-                    **{**self._variables, **variables},
-                )
-            )
-        except Exception as error:  # the template is the model's code: whatever it raises is about the messages
-            text = f"The model's chat template refuses these messages: {_first_sentence(error)}"
-            raise RequestFault(400, text, param="messages") from None
+            return super().render_chat(messages, continue_final_message=continue_final_message, variables=variables)
+        except TemplateFault as fault:
+            raise RequestFault(400, str(fault), param="messages" if fault.about_messages else None) from None
 
     def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], *, continue_final_message: bool, variables: Mapping[str, Any]
@@ -210,8 +133,3 @@ class AsyncTokenizer:
     def close(self) -> None:
         """End the threads; work in progress is abandoned."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _first_sentence(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return f"{text[:300].rstrip('.')}."

@@ -61,15 +61,12 @@ async def socket(kind: int, endpoint: str | None) -> AsyncIterator[zmq.asyncio.S
 
 async def replay(publisher: EventPublisher, asked: bytes) -> list[tuple[int, EventBatch]]:
     """What it sends again."""
-    answers = []
     async with socket(zmq.REQ, publisher.config.replay_endpoint) as client, asyncio.timeout(WAIT_S):
         await client.send(asked)
-        # As vLLM's example does: a REQ socket takes all parts of the answer's first message only; DEALER takes each.
-        frames = await client.recv_multipart()
-        answers.append(frames)
+        first = await client.recv_multipart()  # a REQ socket takes the first message only
     async with socket(zmq.DEALER, publisher.config.replay_endpoint) as client, asyncio.timeout(WAIT_S):
         await client.send_multipart((b"", asked))
-        frames = []
+        frames: list[tuple[int, EventBatch]] = []
         while True:
             empty, sequence, payload = await client.recv_multipart()
             assert empty == b""
@@ -77,7 +74,7 @@ async def replay(publisher: EventPublisher, asked: bytes) -> list[tuple[int, Eve
                 assert payload == b""
                 break
             frames.append((sequence_of(sequence), decode(payload)))
-    assert answers[0] == [sequence_frame(frames[0][0]), answers[0][1]] if frames else answers == [[END_OF_REPLAY, b""]]
+    assert first[0] == sequence_frame(frames[0][0]) if frames else first == [END_OF_REPLAY, b""]
     return frames
 
 

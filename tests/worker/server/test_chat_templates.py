@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from common.chat_templates import BUILT_IN, chosen_template, named_template
 from common.errors import UserError
 from tests.helpers.replica_app import serving
 from tests.helpers.text_models import CHAT_TEMPLATE, byte_level_backend
 from worker.config import WorkerSettings
-from worker.server.chat_templates import BUILT_IN, chosen_template, named_template
 from worker.server.errors import RequestFault
 from worker.server.service import ModelFiles
 from worker.server.tokenizer import Tokenizer
