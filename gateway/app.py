@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry
 
 from common.clock import Clock, MonotonicClock
+from gateway.admission.factory import make_gate, make_keyring
 from gateway.api.app import make_app
 from gateway.api.proxied import Asgi, ProxyEndpoints
 from gateway.config import GatewaySettings
@@ -74,6 +75,7 @@ def build(
     """Wire one gateway. Call inside a running event loop."""
     clock = clock or MonotonicClock()
     rng = rng or random.Random()
+    keyring = make_keyring(settings)
     metrics = Metrics(metrics_registry or CollectorRegistry())
     registry = Registry(breaker_rules_of(settings), metrics.breaker_moved)
     pools = ConnectionPools(clock, keep_alive_s=settings.upstream_keep_alive_s, max_idle=settings.upstream_max_idle)
@@ -106,6 +108,7 @@ def build(
         access_log=AccessLog(enabled=settings.access_log),
         suspect=health.suspect,
         make_exchange=ResumingExchanges(fetcher) if settings.resume_streams else Exchange,
+        gate=make_gate(settings, keyring, clock, metrics.registry),
     )
     for subscriber in (metrics.workers, pools.follow, health.follow):
         registry.subscribe(subscriber)

@@ -6,8 +6,12 @@ from typing import Any, Literal
 
 from pydantic import field_validator, model_validator
 
-from common.settings import Settings, option
+from common.settings import option
 from gateway.fleet.registry import check_url
+from gateway.settings.access import AccessSettings
+from gateway.settings.admission import AdmissionSettings
+from gateway.settings.discovery import DiscoverySettings
+from gateway.settings.http import HttpSettings
 
 WORKERS = "Workers"
 HTTP = "HTTP server"
@@ -32,7 +36,7 @@ POLICIES = (
 _POLICY_ALIASES = {"consistent_hash": "consistent_hashing", "sticky": "manual"}
 
 
-class GatewaySettings(Settings):
+class GatewaySettings(AccessSettings, AdmissionSettings, DiscoverySettings, HttpSettings):
     """Serve many workers behind one address."""
 
     worker_urls: list[str] = option([], "workers to serve, http://host:port each", category=WORKERS)
@@ -212,4 +216,6 @@ class GatewaySettings(Settings):
                 raise ValueError(f"{flag} {policy!r} is unknown; choose one of {', '.join(POLICIES)}.")
         if self.worker_urls and self.ray_address is not None:
             raise ValueError("Give either --worker-urls or --ray-address, not both.")
+        if 0 < self.max_concurrent_requests < self.gateway_processes:
+            raise ValueError("--max-concurrent-requests is shared among --gateway-processes; give at least as many.")
         return self

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import orjson
 
-from common.errors import error_body
+from common.errors import HttpFault
 from gateway.fleet.worker import Ticket
 from gateway.proxy.chunked import payload_of
 from gateway.proxy.downstream import Downstream, respond
@@ -95,8 +95,12 @@ class Exchange:
 
     def start(self) -> None:
         """Begin; everything after comes by callbacks."""
-        self._forwarder.enter(self)
-        self._attempt()
+        forwarder = self._forwarder
+        forwarder.enter(self)
+        if forwarder.gate is None or self.inbound.head.method != "POST":
+            self._attempt()
+        else:
+            forwarder.gate.come(self)
 
     def cancel(self) -> None:
         """The client left."""
@@ -151,6 +155,23 @@ class Exchange:
             self._break_off(failure, Outcome.CLIENT_FAULT)
         else:
             self._refuse(503, failure.message, "shutting_down")
+
+    # --- Guest of the gate ------------------------------------------------------------------------------------------
+
+    @property
+    def headers(self) -> Headers:
+        return self.inbound.head.headers
+
+    @property
+    def body_bytes(self) -> int:
+        return len(self.inbound.body)
+
+    def admitted(self) -> None:
+        self._attempt()
+
+    def turn_away(self, fault: HttpFault, retry_after_s: int | None) -> None:
+        self._finish(fault.status, Outcome.CLIENT_FAULT)
+        self._answer(fault, retry_after_s)
 
     # --- attempts ---------------------------------------------------------------------------------------------------
 
@@ -346,12 +367,15 @@ class Exchange:
         if choice is not None:
             self._forwarder.router.policy.failed(choice)
         self._finish(status, outcome, code or "")
+        self._answer(HttpFault(status, message, param=param, code=code), RETRY_AFTER_S if status == 503 else None)
+
+    def _answer(self, fault: HttpFault, retry_after_s: int | None) -> None:
         headers: Headers = [(b"content-type", b"application/json"), (REQUEST_ID_HEADER, self.inbound.request_id)]
-        if status == 503:
-            headers.append((b"retry-after", str(RETRY_AFTER_S).encode()))
-        if choice is not None:
-            headers.append((ROUTE_HEADER, route_header(choice)))
-        respond(self._downstream, status, headers, orjson.dumps(error_body(status, message, param=param, code=code)))
+        if retry_after_s is not None:
+            headers.append((b"retry-after", str(retry_after_s).encode()))
+        if self.choice is not None:
+            headers.append((ROUTE_HEADER, route_header(self.choice)))
+        respond(self._downstream, fault.status, headers, orjson.dumps(fault.body()))
 
     def _finish(self, status: int, outcome: Outcome, cause: str = "") -> None:
         assert not self.done

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.clock import Clock
+from gateway.admission.gate import Gate
 from gateway.fleet.registry import Registry, Snapshot
 from gateway.fleet.worker import Ticket, WorkerView
 from gateway.metrics import Metrics
 from gateway.proxy.access_log import AccessLog
 from gateway.proxy.downstream import Downstream
 from gateway.proxy.exchange import Exchange, Inbound
-from gateway.proxy.upstream import ConnectionPool, Failure, FailureKind
 from gateway.proxy.outbox import Outbox
+from gateway.proxy.upstream import ConnectionPool, Failure, FailureKind
 from gateway.resilience.outcomes import Outcome
 from gateway.resilience.retry import RetryBudget, RetryRules
 from gateway.routing.policy import RouteRequest
@@ -46,8 +47,8 @@ class ConnectionPools:
     """One pool per registered worker; follows the registry. `outbox`: what all connections of the gateway write to."""
 
     def __init__(self, clock: Clock, *, keep_alive_s: float, max_idle: int) -> None:
-        self._clock = clock
         self.outbox = Outbox()
+        self._clock = clock
         self._keep_alive_s = keep_alive_s
         self._max_idle = max_idle
         self._pools: dict[str, ConnectionPool] = {}
@@ -100,7 +101,9 @@ class Forwarder:
         access_log: AccessLog,
         suspect: Callable[[str], None],
         make_exchange: ExchangeFactory = Exchange,
+        gate: Gate | None = None,
     ) -> None:
+        self.gate = gate
         self.make_exchange = make_exchange
         self.router = router
         self.pools = pools
@@ -132,6 +135,8 @@ class Forwarder:
     def leave(self, exchange: Exchange, status: int) -> None:
         """An exchange is over."""
         self._live.discard(exchange)
+        if self.gate is not None:
+            self.gate.leave(exchange)
         inbound, duration_s = exchange.inbound, self.clock.now_s() - exchange.start_s
         self.metrics.inflight -= 1
         self.metrics.answered(inbound.endpoint, status, duration_s)

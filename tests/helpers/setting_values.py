@@ -10,6 +10,7 @@ from common.settings.tree import Setting
 # What a value needs beside it, so that the whole is no contradiction.
 COMPANIONS: dict[str, list[str]] = {
     "retraction_policy": ["--enable-priority-scheduling"],
+    "service_discovery": ["--selector=a=b"],
     "sim_profile": ["--device=sim"],
     "sim_speed": ["--device=sim"],
     "ssl_keyfile": ["--ssl-certfile=cert.pem"],
@@ -24,6 +25,8 @@ VALUES: dict[str, Any] = {
     "retraction_policy": "priority",
     "policy": "random",
     "health_endpoint": "/healthy",
+    "model_alias": ["a=b"],
+    "selector": ["a=b"],
     "shadow_policy": "random",
     "worker_urls": ["http://a:1"],
     "kv_events_config": {"topic": "kv"},

@@ -1,0 +1,1 @@
+"""Who gets in: API keys, limits of each, and the queue in front of the workers."""

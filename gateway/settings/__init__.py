@@ -1,0 +1,1 @@
+"""Settings of the gateway by what they are about; `gateway.config.GatewaySettings` joins them."""
