@@ -12,10 +12,10 @@ PORT ?= 8000
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint test test-gpu test-chaos serve status docs clean
+.PHONY: help setup fmt lint test test-gpu bench-router test-chaos serve status docs clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  make serve MODEL=<directory, .gguf file, hub id or demo> REPLICAS=<n> PORT=<p> ARGS='<further flags>'"
 
@@ -44,6 +44,9 @@ test-gpu: $(STAMP) ## Tests that need a CUDA GPU
 
 test-chaos: $(STAMP) ## Six minutes of killed, hung and lying replicas under load, with a summary
 	@$(BIN)/pytest tests/chaos -m chaos --numprocesses 0 --capture no -q
+
+bench-router: $(STAMP) ## Routing beside sglang-router and smg (installs them under .cache): about 10 minutes
+	@$(BIN)/canopy bench router --install --data-path $(ARGS)
 
 lint: $(STAMP) ## Style, types and import contracts
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from common.errors import UserError
 
-_PROGRAMS = ("offline", "kernels", "serve")
+_PROGRAMS = ("offline", "kernels", "serve", "router")
 _HELP = """usage: canopy bench PROGRAM [flags]
 
   offline --workload mixed|steady|shared-prefix|single [--json] [flags of canopy worker]
@@ -17,6 +17,8 @@ _HELP = """usage: canopy bench PROGRAM [flags]
           GPU kernels one by one
   serve   [--base-url URL] [--dataset-name NAME] [--num-prompts N] [--request-rate R] ...
           load on a running server or gateway
+  router  [--workload sessions|TRACE] [--routers canopy sglang-router smg] [--virtual] ...
+          routers beside each other over simulated replicas
 
 canopy bench PROGRAM --help lists the flags of a program."""
 

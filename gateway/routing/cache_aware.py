@@ -27,7 +27,7 @@ from gateway.routing.prices import Prices
 from gateway.routing.simple import queue_length, twin
 
 _FLEET_MOVED = 0.02  # change of the fleet's speed after which every worker's is worked out anew
-MAX_PRICED = 64  # candidates; of more, those with the longest prefix and a random sample of the others
+MAX_PRICED = 32  # candidates; of more, those with the longest prefix and a random sample of the others
 
 
 class Price(msgspec.Struct, frozen=True, gc=False):
@@ -196,12 +196,12 @@ class CacheAware:
     def _shortlist(self, prompt: Prompt, candidates: Sequence[WorkerView], rng: random.Random) -> list[WorkerView]:
         """Workers with the longest prefix, and as many others drawn at random: the least busy of so many drawn ones is
         nearly the least busy of all, and nobody's price is worked out for nothing."""
-        holds, hashes = self._knowledge.index.holds, prompt.hashes
-        holders = [worker for worker in candidates if holds(worker.life, hashes[0])] if hashes else []
+        index, hashes = self._knowledge.index, prompt.hashes
+        holders = index.holders(candidates, hashes[0]) if hashes else []
         low, high = 1, len(hashes)
         while len(holders) > MAX_PRICED // 2 and low < high:
             middle = (low + high + 1) // 2
-            deeper = [worker for worker in holders if holds(worker.life, hashes[middle - 1])]
+            deeper = index.holders(holders, hashes[middle - 1])
             if deeper:
                 holders, low = deeper, middle
             else:

@@ -32,7 +32,7 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     target: str = ""
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Choice(msgspec.Struct, frozen=True, gc=False):
     """A worker, why, and what the policy expects of it.
 
     `cached_tokens`: of the prompt, expected in the worker's cache. `wait_s`: expected time to the first token, 0 if the

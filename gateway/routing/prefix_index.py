@@ -13,6 +13,8 @@ from sys import getsizeof
 
 from xxhash import xxh3_64_intdigest
 
+from gateway.fleet.worker import WorkerView
+
 BLOCK_BYTES = 256  # of prompt text; about 64 tokens
 _ENTRY_BYTES = 80  # of one block beside its place in the table: a hash of 48, a time of 32
 _LEAST_SHARE = 64  # at least 1 of so many blocks of the largest table goes when the index is full, for a low mean cost
@@ -56,10 +58,10 @@ class PrefixIndex:
         """Blocks thought to be held in this life."""
         return len(self._tables.get(life, ()))
 
-    def holds(self, life: int, block: int) -> bool:
-        """Whether this life holds a block."""
-        table = self._tables.get(life)
-        return table is not None and block in table
+    def holders(self, workers: Sequence[WorkerView], block: int) -> list[WorkerView]:
+        """Those of the workers whose present life holds a block."""
+        tables, nothing = self._tables, OrderedDict[int, float]()
+        return [worker for worker in workers if block in tables.get(worker.life, nothing)]
 
     def matched(self, life: int, hashes: Sequence[int]) -> int:
         """How many blocks from the start of the chain this life holds. By bisection: see the invariant above."""

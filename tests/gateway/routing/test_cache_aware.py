@@ -237,14 +237,74 @@ def test_equal_choices_do_not_depend_on_registration_order() -> None:
     assert names.count("a") == names.count("b") == 10
 
 
-def test_a_thousand_workers_are_priced_quickly() -> None:
+def test_among_a_thousand_workers_the_holder_is_found_and_nobody_is_crowded() -> None:
+    """Not everybody is priced, yet every prefix finds its holder, also behind a start that all share."""
+    fleet = Fleet("")
+    for number in range(1000):
+        fleet.add(f"w{number}")
+    start = "s" * 2048
+    homes = {}
+    for number in range(300):
+        text = start + f"{number:04}" * 512
+        homes[text] = fleet.serve(text)
+    assert len(set(homes.values())) > 250
+    again = {text: fleet.route(text).worker.name for text in homes}
+    assert sum(again[text] == homes[text] for text in homes) > 290
+
+
+def test_a_choice_among_a_thousand_workers_is_quick() -> None:
+    """Must be 1 ms at the 99th percentile: benchmarks/router_index.py. Here loosely, for busy machines."""
     fleet = Fleet("")
     for number in range(1000):
         fleet.add(f"w{number}")
     fleet.route("x" * 8000)
     times = []
     for number in range(20):
-        start = time.perf_counter()
+        start_s = time.thread_time()
         fleet.route("x" * 8000 + str(number) * 600)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.01
+        times.append(time.thread_time() - start_s)
+    assert min(times) < 0.002
+
+
+def test_matches_below_the_threshold_count_for_nothing() -> None:
+    fleet = Fleet("ab", min_match=0.5)
+    home = fleet.route("s" * 1024 + "p" * 3072).worker.name
+    below, above = fleet.route("s" * 1024 + "q" * 3072), fleet.route("s" * 1024 + "p" * 1536 + "r" * 1536)
+    assert (below.cached_tokens, below.worker.name != home) == (0, True)
+    assert (above.cached_tokens, above.worker.name) == (640, home)
+
+
+def test_a_hot_worker_is_not_chosen_for_its_prefix_and_only_that_one() -> None:
+    """Far over the mean of the fleet. With SGLang's rule all requests would now go to the least loaded."""
+    fleet = Fleet("abcd", hot_requests=10, hot_factor=1.5)
+    homes = {letter: fleet.route(letter * 4000).worker for letter in "pqrs"}
+    for _ in range(16):
+        homes["p"].load.begin(0, None)
+    fleet.clock.advance(1)
+    after = {letter: fleet.route(letter * 4000).worker.name for letter in "pqrs"}
+    assert after["p"] != homes["p"].name
+    assert [after[letter] for letter in "qrs"] == [homes[letter].name for letter in "qrs"]
+
+
+def test_many_in_flight_everywhere_end_no_affinity() -> None:
+    fleet = Fleet("abcd")
+    homes = {letter: fleet.route(letter * 4000).worker for letter in "pqrs"}
+    for worker in homes.values():
+        for _ in range(64):
+            worker.load.begin(0, None)
+    assert {letter: fleet.route(letter * 4000).worker.name for letter in "pqrs"} == {
+        letter: worker.name for letter, worker in homes.items()
+    }
+
+
+def test_workers_of_one_speed_seem_equally_fast_however_little_they_have_shown() -> None:
+    """The fleet starts from a guess that is far off; the first to correct it must not draw everything."""
+    fleet = Fleet("ab")
+    first, second = fleet.registry.snapshot.workers
+    for number in range(100):
+        worker = second if number % 20 == 0 else first
+        fleet.policy.started(Choice(worker, "", work_tokens=2000), elapsed_s=0.1)
+    offers = fleet.router.explain(RouteRequest("m", b"z" * 4000, 4000))
+    prefills_s = [offer.parts["prefill_s"] for offer in offers]
+    assert prefills_s[0] == pytest.approx(prefills_s[1], rel=0.05)
+    assert prefills_s[0] == pytest.approx(1000 / 20_000, rel=0.1)

@@ -113,3 +113,28 @@ def test_model_only() -> None:
 
 def test_nan_is_left_for_the_worker_to_refuse() -> None:
     assert extract(b'{"model": "m", "temperature": NaN, "stream": true}').stream
+
+
+def test_images_are_told_apart_by_their_digest_and_marked() -> None:
+    def chat(data: str) -> Any:
+        parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:" + data}}]
+        return route(messages=[{"role": "user", "content": parts}])
+
+    big, other = chat("A" * 10**6), chat("A" * (10**6 - 1) + "B")
+    assert big.media and not route(messages=[{"role": "user", "content": "look"}]).media
+    assert big.text != other.text
+    assert big.prompt_bytes < 100
+
+
+def test_keys_and_targets_come_from_headers() -> None:
+    def read(*headers: tuple[bytes, bytes]) -> tuple[bytes, str]:
+        found = extract(b"{}", headers)
+        assert (found.key, found.target) == ((only := extract_model(b"{}", headers)).key, only.target)
+        return found.key, found.target
+
+    assert read() == (b"", "")
+    assert read((b"x-session-id", b"s"), (b"x-smg-routing-key", b"k")) == (b"k", "")
+    assert read((b"x-smg-routing-key", b"k"), (b"x-canopy-routing-key", b"c")) == (b"c", "")
+    assert read((b"x-smg-target-worker", b"1")) == (b"", "1")
+    assert read((b"x-canopy-target-worker", b"w:80"), (b"x-session-id", b"")) == (b"", "w:80")
+    assert len(read((b"x-session-id", b"s" * 5000))[0]) == 512

@@ -1,0 +1,91 @@
+"""What answers teach: true token counts, lengths of tokens, evictions; and what is kept apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.fleet.registry import Registry
+from gateway.fleet.worker import Identity, WorkerView
+from gateway.routing.policy import Choice, RouteRequest
+from gateway.routing.prefix_knowledge import PrefixKnowledge
+from gateway.routing.prices import Prices
+
+
+class Worker:
+    """One worker and what is known of it."""
+
+    def __init__(self) -> None:
+        registry = Registry()
+        registry.add("http://a:80", source="test", identity=Identity(model="m"))
+        registry.ready("http://a:80")
+        self.view: WorkerView = registry.snapshot.workers[0]
+        self.knowledge = PrefixKnowledge(2**22, Prices())
+        self.knowledge.follow(registry.snapshot)
+        self.now_s = 0.0
+
+    def choose(self, text: str, model: str = "m") -> Choice:
+        knowledge, raw = self.knowledge, text.encode()
+        self.now_s += 10
+        request = RouteRequest(model, raw, len(raw))
+        prompt = knowledge.read(request, model)
+        known = knowledge.index.matched(self.view.life, prompt.hashes)
+        touched_s = knowledge.index.touched_s(self.view.life, prompt.hashes[known - 1]) if known else None
+        knowledge.enter(self.view.life, prompt, self.now_s)
+        return knowledge.choice(request, prompt, self.view, known, "test", touched_s, self.now_s)
+
+
+def test_a_follow_up_finds_prompt_and_answer() -> None:
+    """Neither 4 bytes a token nor whole blocks: the true count of the turn before is what is cached."""
+    worker = Worker()
+    first = worker.choose("u" * 1000)
+    worker.knowledge.learn(first, prompt_tokens=240, cached_tokens=0, completion_tokens=31)
+    assert worker.choose("u" * 1000 + "answer" * 20 + "v" * 400).cached_tokens == 240 + 30
+
+
+def test_a_shared_start_is_learned_from_the_second_request_on() -> None:
+    worker = Worker()
+    system = "s" * 1100  # 4 blocks and a bit, 275 tokens by length; the worker says 300
+    worker.knowledge.learn(worker.choose(system + "p" * 900), 520, 0, 10)
+    second = worker.choose(system + "q" * 900)
+    assert second.cached_tokens == pytest.approx(256, abs=2)
+    worker.knowledge.learn(second, 520, 300, 10)
+    assert worker.choose(system + "r" * 900).cached_tokens == 300
+
+
+def test_an_evicted_prefix_is_no_token_count() -> None:
+    worker = Worker()
+    worker.knowledge.learn(worker.choose("s" * 8192), 2048, 0, 10)
+    second = worker.choose("s" * 8192 + "q" * 900)
+    worker.knowledge.learn(second, 2273, 0, 10)
+    assert worker.choose("s" * 8192 + "r" * 900).cached_tokens == pytest.approx(2048, abs=20)
+
+
+def test_a_worker_that_holds_more_than_we_know_teaches_nothing_false() -> None:
+    """The index knew one block only; the worker had most of the prompt. That count belongs to no block we know."""
+    worker = Worker()
+    worker.choose("s" * 256 + "p" * 256)
+    second = worker.choose("s" * 256 + "q" * 8000)
+    assert second.known_blocks == 1
+    worker.knowledge.learn(second, 2064, 1900, 10)
+    assert worker.choose("s" * 256 + "r" * 8000).cached_tokens == 64
+
+
+def test_models_are_kept_apart() -> None:
+    worker = Worker()
+    worker.choose("x" * 2048)
+    assert worker.choose("x" * 2048, "m").known_blocks == 8
+    assert worker.choose("x" * 2048, "other").known_blocks == 0
+
+
+def test_text_per_worker_is_bounded() -> None:
+    registry = Registry()
+    for name, pool in (("a", 0), ("b", 500)):
+        registry.add(f"http://{name}:80", source="test", identity=Identity(model="m", max_total_tokens=pool))
+    knowledge = PrefixKnowledge(2**22, Prices(), max_blocks_per_worker=10)
+    knowledge.follow(registry.snapshot)
+    prompt = knowledge.read(RouteRequest("m", b"x" * 8192, 8192), "m")
+    sizes = []
+    for worker in registry.snapshot.workers:
+        knowledge.enter(worker.life, prompt, 0.0)
+        sizes.append(knowledge.index.size(worker.life))
+    assert sizes == [10, 7]  # 7 blocks are 95 % of 500 tokens
