@@ -171,7 +171,10 @@ async def test_a_broken_background_task_is_not_survived() -> None:
     ("arguments", "says"),
     [
         (["--worker-urls", "ftp://x"], "ftp://x"),
-        (["--policy", "sticky"], "not built yet"),
+        (["--policy", "nonsense"], "nonsense"),
+        (["--retry-max-retries", "-1"], "--max-retries"),
+        (["--health-check-endpoint", "health"], "--health-endpoint"),
+        (["--cb-failure-threshold", "0"], "--cb-failure-threshold"),
         (["--port", "99999"], "--port"),
         (["--no-such-flag"], "no-such-flag"),
         (["--health-interval-s", "0"], "--health-interval-s"),
