@@ -100,6 +100,7 @@ class CacheAware:
         hot_factor: float = 1.5,
     ) -> None:
         self._knowledge = knowledge
+        self._look_up = knowledge.index.look_up
         self._clock = clock
         self._rng = rng
         self._prices = prices
@@ -186,12 +187,10 @@ class CacheAware:
             candidates = self._shortlist(prompt, candidates, rng)
         mean = sum([worker.load.inflight for worker in candidates]) / len(candidates)
         hot = max(mean + self._hot_requests, mean * self._hot_factor)
-        busy = [self._busy(worker.life, now_s) for worker in candidates]
+        busy = self._busy(candidates, now_s)
         mean_busy = sum(busy) / len(busy)
-        return [
-            self._price(worker, prompt, now_s, hot, own, mean_busy)
-            for worker, own in zip(candidates, busy, strict=True)
-        ]
+        price = self._price
+        return [price(worker, prompt, now_s, hot, own, mean_busy) for worker, own in zip(candidates, busy, strict=True)]
 
     def _shortlist(self, prompt: Prompt, candidates: Sequence[WorkerView], rng: random.Random) -> list[WorkerView]:
         """Workers with the longest prefix, and as many others drawn at random: the least busy of so many drawn ones is
@@ -233,28 +232,35 @@ class CacheAware:
     def _price(
         self, worker: WorkerView, prompt: Prompt, now_s: float, hot: float, busy: float, mean_busy: float
     ) -> Price:
-        """Time to this request's first token at one worker, plus what it costs others. Runs for each worker."""
-        prices, load, life, limit = self._prices, worker.load, worker.life, worker.identity.max_running_requests
-        known, room_blocks = self._knowledge.index.look_up(life, prompt.hashes)
+        """Time to this request's first token at one worker, plus what it costs others.
+
+        Runs for each worker, so it calls nothing that it can do itself.
+        """
+        prices, load, life, hashes = self._prices, worker.load, worker.life, prompt.hashes
+        limit = worker.identity.max_running_requests
+        known, room_blocks = self._look_up(life, hashes)
         running = load.inflight + load.others_requests
-        if known and (running > hot or known < self._min_match * len(prompt.hashes)):
+        if known and (running > hot or known < self._min_match * len(hashes)):
             known = 0
-        speed = self._speed(life)
+        speed = self._speeds.get(life, self._fleet_speed)
         if load.expiring:
             load.expire(now_s)
-        queue_tokens = float(load.pending_tokens)
+        queue_tokens = load.pending_tokens
         if load.others_tokens and load.report is not None:
             # What others have waiting there is worked off while the report ages.
             queue_tokens += max(load.others_tokens - speed * (now_s - load.report.received_s), 0.0)
         queue_s = queue_tokens / speed
-        prefill_s = max(prompt.tokens - known * prompt.block_tokens, 1.0) / speed
+        prefill_tokens = prompt.tokens - known * prompt.block_tokens
+        prefill_s = (prefill_tokens if prefill_tokens > 1.0 else 1.0) / speed
         share = busy / mean_busy if busy < mean_busy else 1.0
         burden_s = (prices.repeat * share + prices.busy * busy / (1.0 - busy)) * prefill_s
+        excess_blocks = len(hashes) - known - room_blocks
+        if excess_blocks > 0:
+            displacement_s = self._displaced_tokens(life, excess_blocks, now_s) / speed
+            if displacement_s > burden_s:
+                burden_s = displacement_s  # both stand for what others will wait
         running_s = running * prices.running_tokens / speed
         over_capacity_s = (running + 1 - limit) * prices.over_capacity_s if 0 < limit <= running else 0.0
-        excess_blocks = len(prompt.hashes) - known - room_blocks
-        displacement_s = self._displaced_tokens(life, excess_blocks, now_s) / speed if excess_blocks > 0 else 0.0
-        burden_s = max(burden_s, displacement_s)  # both stand for what others will wait
         total_s = queue_s + prefill_s + burden_s + running_s + over_capacity_s
         return Price(worker, known, queue_s, prefill_s, burden_s, running_s, over_capacity_s, total_s, busy)
 
@@ -265,10 +271,20 @@ class CacheAware:
         likelihood = self._reuse_s / (self._reuse_s + age_s)
         return self._prices.displacement * likelihood * blocks * self._knowledge.block_tokens
 
-    def _busy(self, life: int, now_s: float) -> float:
-        """Share of its time that a worker has spent on prefill lately, by what it was given."""
-        prices = self._prices
-        return min(self._recent_tokens(life, now_s) / (self._speed(life) * prices.recent_s), prices.most_busy)
+    def _busy(self, candidates: Sequence[WorkerView], now_s: float) -> list[float]:
+        """Share of its time that each worker has spent on prefill lately, by what it was given."""
+        prices, speeds, work = self._prices, self._speeds, self._work
+        recent_s, most_busy, fleet_speed = prices.recent_s, prices.most_busy, self._fleet_speed
+        shares = []
+        for worker in candidates:
+            given = work.get(worker.life)
+            if given is None:
+                shares.append(0.0)
+                continue
+            tokens, when_s = given
+            share = tokens * exp((when_s - now_s) / recent_s) / (speeds.get(worker.life, fleet_speed) * recent_s)
+            shares.append(share if share < most_busy else most_busy)
+        return shares
 
     def _recent_tokens(self, life: int, now_s: float) -> float:
         """Prefill given to a worker, the older the less it counts."""

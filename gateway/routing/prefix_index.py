@@ -94,7 +94,10 @@ class PrefixIndex:
         capacity = self._capacities.get(life)
         if capacity is None:
             return matched, math.inf
-        return matched, max(capacity - len(table), 0) if table else capacity
+        if not table:
+            return matched, capacity
+        room = capacity - len(table)
+        return matched, room if room > 0 else 0
 
     def insert(self, life: int, hashes: Sequence[int], now_s: float) -> None:
         """This life holds the whole chain, most recently used. Evicts what does not fit."""
