@@ -112,3 +112,16 @@ async def test_a_client_that_leaves_frees_the_worker(
     await until(
         lambda: gateway.inflight == 0 and all(r.is_clean() for r in replicas), 2, "nothing runs, pools are whole"
     )
+
+
+async def test_an_abort_by_id_reaches_the_worker_that_has_it(
+    gateway: RunningGateway, replicas: list[ReplicaProcess]
+) -> None:
+    """The others are asked too, and do not mind an id they do not know."""
+    asking = asyncio.create_task(gateway.client.post(CHAT, json=body(max_tokens=3000, rid="mine")))
+    await until(lambda: any(r.load()["num_running_reqs"] for r in replicas), 10, "it runs")
+    aborted = await gateway.client.post("/abort_request", json={"rid": "mine"})
+    assert aborted.status_code == 200
+    answer = await asyncio.wait_for(asking, 5)
+    assert answer.status_code == 400 and "abort" in answer.json()["error"]["message"]
+    await until(lambda: gateway.inflight == 0 and all(r.is_clean() for r in replicas), 2, "nothing runs")

@@ -50,7 +50,8 @@ async def test_what_parts_a_worker_s_cache_parts_affinity(fast_path: bool, salt:
         _, gateway = await fleet(stack, 2, policy="cache_aware", fast_path=fast_path)
 
         async def cached(value: str) -> int:
-            reply = await gateway.client.post(CHAT, content=chat_body(PROMPT, **{salt: value}))
+            salted: dict[str, Any] = {salt: value}
+            reply = await gateway.client.post(CHAT, content=chat_body(PROMPT, **salted))
             return int(reply.headers["x-canopy-route"].split("cached=")[1].split(";")[0])
 
         seen = [await cached(value) for value in ("a", "a", "b", "b", "a")]
