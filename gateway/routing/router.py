@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from common.errors import HttpFault
 from gateway.fleet.registry import Registry, Snapshot
-from gateway.fleet.worker import WorkerView
+from gateway.fleet.worker import WorkerStatus, WorkerView
 from gateway.routing.policy import Choice, Offer, Policy, RouteRequest
 
 RETRY_AFTER_S = 1
@@ -64,11 +64,16 @@ def untried(workers: Sequence[WorkerView], tried: Collection[str]) -> tuple[Work
 
 
 def targeted(snapshot: Snapshot, candidates: Sequence[WorkerView], target: str) -> tuple[WorkerView, ...]:
-    """The one candidate that a client asked for: by name, URL, or position among all workers. Raises RouteFault."""
+    """The one worker that a client asked for: by name, URL, or position among all workers. Raises RouteFault.
+
+    It must be in service and have the model of `candidates`; a rest or an open breaker does not matter.
+    """
     workers = snapshot.workers
     position = int(target) if target.isdecimal() and len(target) < 9 else len(workers)
     url = workers[position].url if position < len(workers) else target
-    found = tuple(worker for worker in candidates if worker.url == url or worker.name == target)
+    meant = [worker for worker in workers if worker.url == url or worker.name == target]
+    model = candidates[0].model
+    found = tuple(worker for worker in meant if worker.status is WorkerStatus.READY and worker.model == model)
     if not found:
         raise RouteFault(503, f"The worker {target!r} that was asked for is not ready.", code="target_not_ready")
     return found

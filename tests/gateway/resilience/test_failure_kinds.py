@@ -103,6 +103,20 @@ async def test_a_worker_that_said_later_is_spared_for_a_while(fast_path: bool) -
         assert len(full.requests) == 3
 
 
+async def test_who_asks_for_a_worker_by_name_gets_its_own_word(fast_path: bool) -> None:
+    async with (
+        FakeWorker(answers(429, retry_after="5")) as full,
+        FakeWorker() as free,
+        running_gateway([full, free], fast_path=fast_path, **QUICK_BREAKER) as gateway,
+    ):
+        assert (await gateway.chat()).status_code == 200
+        assert view(gateway, full).guard.standing is Standing.RESTING
+        for _ in range(3):
+            reply = await gateway.chat(**{"x-canopy-target-worker": full.url})
+            assert (reply.status_code, reply.headers["retry-after"]) == (429, "5")
+        assert (len(full.requests), len(free.requests)) == (4, 1)
+
+
 async def test_a_retry_waits_for_a_worker_s_rest_to_end(fast_path: bool) -> None:
     """The only worker left has said `Retry-After: 1`; there is time, so it is asked then, and not before."""
     async with (
