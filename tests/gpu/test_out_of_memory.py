@@ -19,6 +19,7 @@ pytest.importorskip("triton")
 from common.clock import MonotonicClock
 from common.errors import UserError
 from tests.gpu.reference import SMALL, WIDE, make_checkpoint
+from tests.helpers.step_news import tokens_of
 from worker.config import WorkerSettings
 from worker.engine.batch import ModelRunner
 from worker.engine.factory import create_runner
@@ -105,8 +106,9 @@ class Bench:
 
     def _take(self, message: SchedulerMessage) -> None:
         assert isinstance(message, StepOutput)
+        for rid, new in tokens_of(message):
+            self.tokens[rid].extend(new)
         for delta in message.deltas:
-            self.tokens[delta.rid].extend(delta.token_ids)
             if delta.finish is not None:
                 self.ends[delta.rid] = delta.finish
 
