@@ -13,6 +13,7 @@ from gateway.fleet.worker import WorkerStatus, WorkerView
 from gateway.proxy.asgi import BodyTooLarge, read_body
 from gateway.proxy.endpoints import too_large
 from gateway.routing.extract import BodyFault, extract
+from gateway.routing.keys import routing_headers
 from gateway.routing.policy import Offer, RouteRequest
 from gateway.routing.router import RouteFault, Router
 
@@ -25,7 +26,7 @@ def explain_routes(registry: Registry, router: Router, policy_name: str, *, max_
     async def explain(request: Request) -> Response:
         headers = request.headers.raw
         try:
-            asked = extract(await read_body(headers, request.receive, max_body_bytes), headers)
+            asked = extract(await read_body(headers, request.receive, max_body_bytes), *routing_headers(headers))
             offers = router.explain(asked)
         except BodyTooLarge:
             return fault(413, too_large(max_body_bytes))

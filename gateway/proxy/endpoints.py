@@ -12,6 +12,7 @@ from common.errors import error_body
 from gateway.proxy.exchange import Inbound
 from gateway.proxy.http1 import REQUEST_ID_HEADER, Headers, RequestHead, forwarded_lines
 from gateway.routing.extract import extract, extract_model
+from gateway.routing.keys import routing_headers
 from gateway.routing.policy import RouteRequest
 
 GENERATE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/generate"})
@@ -41,7 +42,8 @@ def head_of(method: str, path: str, query: bytes, headers: Headers) -> RequestHe
             given_id = value
             break
     target = path.encode() + b"?" + query if query else path.encode()
-    return RequestHead(method, path, target, query, headers, forwarded_lines(headers), given_id)
+    key, worker = routing_headers(headers)
+    return RequestHead(method, path, target, query, headers, forwarded_lines(headers), given_id, key, worker)
 
 
 def request_id_of(head: RequestHead) -> bytes:
@@ -52,9 +54,9 @@ def request_id_of(head: RequestHead) -> bytes:
 def inbound_of(head: RequestHead, body: bytes, request_id: bytes) -> Inbound:
     """Make a whole request. Raises BodyFault."""
     if head.path in GENERATE_PATHS:
-        route = extract(body, head.headers)
+        route = extract(body, head.routing_key, head.routing_target)
     elif head.method == "POST":
-        route = extract_model(body, head.headers)
+        route = extract_model(body, head.routing_key, head.routing_target)
     else:
         route = RouteRequest(model=parse_qs(head.query.decode("latin-1")).get("model", [None])[0])
     return Inbound(head.path, head, body, request_id, route)

@@ -206,7 +206,7 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
     """What of a request's head is used. `target`: path and query. `lines`: see `forwarded_lines`.
 
     `headers`: as they came, names in lower case; a content-length among them may be that of an earlier request.
-    `given_id`: the client's request id, empty if there is none.
+    `given_id`: the client's request id. `routing_key`, `routing_target`: see gateway.routing.keys. Empty if not given.
     """
 
     method: str
@@ -216,6 +216,8 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
     headers: Headers
     lines: bytes
     given_id: bytes
+    routing_key: bytes
+    routing_target: str
 
 
 def forwarded_lines(headers: Headers) -> bytes:
@@ -225,6 +227,14 @@ def forwarded_lines(headers: Headers) -> bytes:
         if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
             skip = skip | {token.strip().lower() for token in value.split(b",")}
     return b"".join(b"%b: %b\r\n" % field for field in headers if field[0] not in skip)
+
+
+def with_authorization(lines: bytes, value: bytes) -> bytes:
+    """Header lines with this Authorization in place of what is there; none if it is empty."""
+    others = [line for line in lines.splitlines(keepends=True) if not line.startswith(b"authorization:")]
+    if value:
+        others.append(b"authorization: %b\r\n" % value)
+    return b"".join(others)
 
 
 def request_head(method: str, target: bytes, host: bytes, lines: bytes, body_bytes: int, request_id: bytes) -> bytes:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterable
 from typing import Any
 
 import orjson
 from xxhash import xxh3_128_digest
 
-from gateway.routing.keys import routing_headers
 from gateway.routing.policy import RouteRequest
 
 MAX_TEXT_BYTES = 512 * 1024  # of a prompt that are matched; longer shared prefixes route like this long
@@ -21,19 +19,18 @@ _SALTS = ("cache_salt", "extra_key", "lora_path")
 _FIELD, _RECORD = b"\x1f", b"\x1e"
 _PART_MARK = b"\x1d"  # before a part of a message that is not text
 _MAX_PART_BYTES = 1024
-Headers = Iterable[tuple[bytes, bytes]]
 
 
 class BodyFault(ValueError):
     """The body is not a JSON object."""
 
 
-def extract(body: bytes, headers: Headers = ()) -> RouteRequest:
-    """Read a body of /v1/chat/completions, /v1/completions or /generate. Raises BodyFault."""
+def extract(body: bytes, key: bytes = b"", target: str = "") -> RouteRequest:
+    """Read a body of /v1/chat/completions, /v1/completions or /generate. `key` and `target` are those of the head, see
+    gateway.routing.keys. Raises BodyFault."""
     fields = _fields(body)
     text, prompt_bytes, prompt_tokens, single = _prompt(fields)
     salt = _salt(fields)
-    key, target = routing_headers(headers)
     return RouteRequest(
         model=_model(fields),
         text=salt + text if salt and text else text,
@@ -41,15 +38,14 @@ def extract(body: bytes, headers: Headers = ()) -> RouteRequest:
         prompt_tokens=prompt_tokens,
         stream=fields.get("stream") is True,
         single=single,
-        media=_PART_MARK in text,
+        media=text.find(_PART_MARK) >= 0,  # `in` would raise and catch a TypeError within
         key=key,
         target=target,
     )
 
 
-def extract_model(body: bytes, headers: Headers = ()) -> RouteRequest:
+def extract_model(body: bytes, key: bytes = b"", target: str = "") -> RouteRequest:
     """Read a body whose prompt does not matter. Raises BodyFault."""
-    key, target = routing_headers(headers)
     return RouteRequest(model=_model(_fields(body)), key=key, target=target)
 
 
