@@ -65,7 +65,7 @@ class ResumableStream(EventGate):
 
     def feed(self, payload: bytes) -> bytes | None:
         whole = super().feed(payload)
-        events = [event for event in _EVENT_END.split(payload if whole is None else whole) if event]
+        events = _events_of(payload if whole is None else whole)
         if self.resumed:
             return b"".join([self._continued(event) for event in events])
         for event in events:
@@ -170,6 +170,14 @@ class ResumableStream(EventGate):
         return fields
 
 
+def _events_of(data: bytes) -> list[bytes]:
+    """Whole events, each with the blank line that ends it."""
+    if b"\r" in data:
+        return [event for event in _EVENT_END.split(data) if event]
+    *events, rest = data.split(b"\n\n")
+    return [event + b"\n\n" for event in events] + ([rest] if rest else [])
+
+
 def _text_of(choices: Any) -> str | None:
     """The text of an event's only choice, "" if it has none; None if there is more to it than text."""
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
@@ -183,7 +191,8 @@ def _text_of(choices: Any) -> str | None:
 
 
 def _has_more(fields: dict[str, Any], known: frozenset[str]) -> bool:
-    return any(value for name, value in fields.items() if name not in known)
+    unknown = fields.keys() - known
+    return bool(unknown) and any(fields[name] for name in unknown)
 
 
 def _put_text(choice: dict[str, Any], text: str) -> None:
