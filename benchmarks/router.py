@@ -41,6 +41,7 @@ from gateway.routing.factory import make_policy
 from gateway.routing.policy import Policy
 
 BOUNDS = ("oracle", "first_owner")  # beside our policies in virtual time
+PREDICTING = ("cache_aware", "longest_prefix")
 
 
 @dataclass(frozen=True)
@@ -176,12 +177,14 @@ def compare(medians: dict[str, Row]) -> None:
 def virtual(args: argparse.Namespace, workload: Workload, cache_blocks: int | None) -> dict[str, list[Row]]:
     """Our policies and the bounds, without processes."""
     rows: dict[str, list[Row]] = {}
-    for name in [*BOUNDS, *(text.partition(":")[2] or "cache_aware" for text in args.routers)]:
+    ours = [text.partition(":")[2] or "cache_aware" for text in args.routers if text.partition(":")[0] == "canopy"]
+    for name in (*BOUNDS, *ours):
         result = simulate(name, args, workload, cache_blocks)
         if not rows:
             print(f"bounds: endless cache {result.bound:.3f}, load-bounded oracle {result.hit_rate:.3f}", flush=True)
         rows[name] = [virtual_row(result)]
-        print(f"{line(name, rows[name][0])}, prediction error {result.error:.1%}", flush=True)
+        error = f", prediction error {result.error:.1%}" if name in PREDICTING else ""
+        print(line(name, rows[name][0]) + error, flush=True)
     return rows
 
 

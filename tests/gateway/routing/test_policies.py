@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from common.errors import UserError
 from common.settings import load
-from gateway.config import POLICIES, GatewaySettings
+from gateway.config import GatewaySettings
 from gateway.fleet.registry import Registry
 from gateway.fleet.worker import Identity
 from gateway.routing.factory import make_policy
 from gateway.routing.policy import RouteRequest
 from gateway.routing.router import RouteFault, Router
 from gateway.routing.simple import LeastLoad, PowerOfTwo, RoundRobin
+from gateway.settings.routing import POLICIES
 from tests.helpers.clock import FakeClock
 
 
