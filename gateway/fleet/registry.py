@@ -77,7 +77,16 @@ class Registry:
         """Call `subscriber` after each change, at once and in order."""
         self._subscribers.append(subscriber)
 
-    def add(self, url: str, *, source: str, name: str = "", identity: Identity | None = None) -> WorkerView:
+    def add(
+        self,
+        url: str,
+        *,
+        source: str,
+        name: str = "",
+        identity: Identity | None = None,
+        api_key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> WorkerView:
         """Register a worker as STARTING. A URL that is already there keeps its entry (and its source)."""
         if url in self._workers:
             return self._workers[url]
@@ -88,6 +97,8 @@ class Registry:
             status=WorkerStatus.STARTING,
             identity=identity or Identity(),
             source=source,
+            api_key=api_key,
+            labels=MappingProxyType(dict(labels or {})),
             load=WorkerLoad(),
             guard=self._new_guard(),
         )
@@ -195,8 +206,10 @@ class Registry:
         self._publish()
 
     def _watch(self, worker: WorkerView, change: Callable[[ReplicaGuard], None], cause: str) -> None:
-        """Change a guard, and tell the world what that changed."""
-        guard = worker.guard
+        """Change a guard, and tell the world what that changed. What concerns a life that is over is dropped."""
+        guard, present = worker.guard, self._workers.get(worker.url)
+        if present is None or present.guard is not guard:
+            return
         standing, state = guard.standing, guard.breaker.state
         change(guard)
         if guard.breaker.state is not state:

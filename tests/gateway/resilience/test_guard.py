@@ -133,6 +133,17 @@ def test_a_flush_or_a_bad_probe_does_not_forget() -> None:
     assert routable(registry) == [URLS[1], URLS[2]]
 
 
+def test_what_ends_with_a_removed_worker_is_no_verdict_on_it() -> None:
+    moves: list[BreakerState] = []
+    registry = Registry(RULES, moves.append)
+    worker = registry.add(URLS[0], source="static", identity=Identity(model="m"))
+    registry.remove(URLS[0])
+    version = registry.snapshot.version
+    for _ in range(5):
+        registry.judge(worker, Outcome.REPLICA_FAULT, 0.0)
+    assert not moves and registry.snapshot.version == version
+
+
 def test_moves_are_counted() -> None:
     moves: list[BreakerState] = []
     registry = Registry(RULES, moves.append)
