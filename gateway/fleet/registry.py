@@ -14,6 +14,7 @@ from gateway.resilience.guard import ReplicaGuard, Standing
 from gateway.resilience.outcomes import Outcome
 
 _LOG = logging.getLogger("gateway.registry")
+_LARGE_FLEET, _PAUSE_S = 100, 20e-6  # workers; seconds a worker between two snapshots for the sake of standings
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,8 @@ class Registry:
         self._breaker_rules = breaker_rules or BreakerRules()
         self._on_breaker = on_breaker
         self._draining_since_s: dict[str, float] = {}
+        self._standings_s = float("-inf")  # when a standing was last published
+        self._standings_wait = False  # one waits for the next tick
         self._workers: dict[str, WorkerView] = {}
         self._subscribers: list[Callable[[Snapshot], None]] = []
         self._lives = 0
@@ -180,14 +183,16 @@ class Registry:
         cause: str = "",
     ) -> None:
         """An attempt at a worker is over. Plain successes need not be told: see Breaker.successes."""
-        self._watch(worker, lambda guard: guard.judge(outcome, trial, now_s, rest_s), cause)
+        self._watch(worker, lambda guard: guard.judge(outcome, trial, now_s, rest_s), now_s, cause)
 
     def tick(self, now_s: float) -> None:
         """Time has passed: end rests, let trials through."""
         for worker in self.snapshot.workers:
             guard = worker.guard
             if guard.standing is not Standing.GOOD:
-                self._watch(worker, lambda guard: guard.tick(now_s), "")
+                self._watch(worker, lambda guard: guard.tick(now_s), now_s, "")
+        if self._standings_wait:
+            self._publish()
 
     def report(self, url: str, report: LoadReport) -> None:
         """Keep a worker's own load numbers. They are live state, not part of the snapshot."""
@@ -205,7 +210,7 @@ class Registry:
         self._workers[worker.url] = worker
         self._publish()
 
-    def _watch(self, worker: WorkerView, change: Callable[[ReplicaGuard], None], cause: str) -> None:
+    def _watch(self, worker: WorkerView, change: Callable[[ReplicaGuard], None], now_s: float, cause: str) -> None:
         """Change a guard, and tell the world what that changed. What concerns a life that is over is dropped."""
         guard, present = worker.guard, self._workers.get(worker.url)
         if present is None or present.guard is not guard:
@@ -215,7 +220,16 @@ class Registry:
         if guard.breaker.state is not state:
             self._say(worker, guard.breaker.state, cause)
         if guard.standing is not standing:
-            self._publish()
+            self._publish_standing(now_s)
+
+    def _publish_standing(self, now_s: float) -> None:
+        """At once; but a large fleet in trouble must not do nothing else, and waits for the next tick now and then."""
+        number = len(self._workers)
+        if number > _LARGE_FLEET and now_s - self._standings_s < number * _PAUSE_S:
+            self._standings_wait = True
+            return
+        self._standings_s = now_s
+        self._publish()
 
     def _say(self, worker: WorkerView, state: BreakerState, cause: str) -> None:
         if state is BreakerState.OPEN:
@@ -235,6 +249,7 @@ class Registry:
 
     def _publish(self) -> None:
         self._version += 1
+        self._standings_wait = False
         by_standing: dict[str, dict[Standing, list[WorkerView]]] = {}
         for worker in self._workers.values():
             if worker.status is WorkerStatus.READY:

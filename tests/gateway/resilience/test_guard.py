@@ -133,6 +133,24 @@ def test_a_flush_or_a_bad_probe_does_not_forget() -> None:
     assert routable(registry) == [URLS[1], URLS[2]]
 
 
+def test_a_large_fleet_in_trouble_publishes_with_pauses() -> None:
+    """A snapshot of a thousand workers takes a millisecond; a thousand refusals within one must not take a second."""
+    registry = Registry(RULES)
+    for number in range(1000):
+        registry.add(url := f"http://w{number}:1", source="static", identity=Identity(model="m"))
+        registry.ready(url)
+    version = registry.snapshot.version
+    workers = registry.snapshot.workers
+    for worker in workers[:900]:
+        registry.judge(worker, Outcome.BACK_PRESSURE, 5.0, rest_s=3.0)
+    assert registry.snapshot.version == version + 1
+    registry.tick(5.5)
+    assert len(routable(registry)) == 100 and len(resting(registry)) == 900
+    registry.tick(8.0)
+    registry.tick(8.5)
+    assert len(routable(registry)) == 1000
+
+
 def test_what_ends_with_a_removed_worker_is_no_verdict_on_it() -> None:
     moves: list[BreakerState] = []
     registry = Registry(RULES, moves.append)
