@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -90,6 +91,7 @@ async def _ask(
     connection = await connections.take()
     try:
         connection[1].write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+        _acknowledge_at_once(connection[1])
         said: list[str] = []
         async for event in _events(connection[0]):
             content = _content(event)
@@ -104,6 +106,12 @@ async def _ask(
         return None
     connections.give_back(connection)
     return "".join(said)
+
+
+def _acknowledge_at_once(writer: asyncio.StreamWriter) -> None:
+    """Some routers leave Nagle's algorithm on: their first chunk would wait for a delayed acknowledgement of the head."""
+    if hasattr(socket, "TCP_QUICKACK"):
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
 def _content(event: bytes) -> str:

@@ -17,11 +17,11 @@ class Prices:
     bytes_per_token: float = 4.0  # of prompt text, until answers tell
     running_tokens: float = 200.0  # a request in flight slows others down like so much prefill
     over_capacity_s: float = 1.0  # for each request beyond the worker's max_running_requests: it will queue
-    repeat: float = 1.0  # prefill weighs so much more than waiting (at workers with less to do than the mean: less)
-    busy: float = 2.0  # ... and this much more times u / (1 - u), u: the worker's share of time spent on prefill lately
+    repeat: float = 1.5  # prefill weighs so much more than waiting (at workers with less to do than the mean: less)
+    busy: float = 3.0  # ... and this much more times u / (1 - u), u: the worker's share of time spent on prefill lately
     recent_s: float = 30.0  # time constant of "lately"
     most_busy: float = 0.8  # bound on u
-    displacement: float = 12.0  # prefill seconds that later requests pay per second's worth of text displaced
+    displacement: float = 16.0  # prefill seconds that later requests pay per second's worth of text displaced
     reuse_s: float = 10.0  # age at which text is half as likely to be used again; learned from reuse seen
     equal_share: float = 0.05  # prices that differ by less than this share ...
     equal_s: float = 0.001  # ... and this time are equal: the least busy worker gets the request
