@@ -109,7 +109,7 @@ async def _ask(
 
 
 def _acknowledge_at_once(writer: asyncio.StreamWriter) -> None:
-    """Some routers leave Nagle's algorithm on: their first chunk would wait for a delayed acknowledgement of the head."""
+    """Some routers leave Nagle on: their first chunk would wait for a delayed acknowledgement of the head."""
     if hasattr(socket, "TCP_QUICKACK"):
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
