@@ -48,7 +48,7 @@ def head_of(method: str, path: str, query: bytes, headers: Headers) -> RequestHe
 
 def request_id_of(head: RequestHead) -> bytes:
     """The client's id for the request, else a new one."""
-    return head.given_id or b"%s%08x" % (_ID_START, next(_ID_NUMBERS) & 0xFFFFFFFF)
+    return head.given_id or _ID_START + str(10**7 + next(_ID_NUMBERS) % (9 * 10**7)).encode()
 
 
 def inbound_of(head: RequestHead, body: bytes, request_id: bytes) -> Inbound:

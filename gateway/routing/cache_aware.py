@@ -215,8 +215,11 @@ class CacheAware:
         prices = self._prices
         cheapest_s = min([offer.total_s for offer in offers])
         limit_s = cheapest_s + cheapest_s * prices.equal_share + prices.equal_s
-        equal = [offer for offer in offers if offer.total_s <= limit_s]
-        return equal[0] if len(equal) == 1 else min(equal, key=_business)
+        best, least = offers[0], None
+        for offer in offers:
+            if offer.total_s <= limit_s and (least is None or _business(offer) < least):
+                best, least = offer, _business(offer)
+        return best
 
     def _note_reuse(self, life: int, block: int, now_s: float) -> float | None:
         """When the last known block was touched before; learns how soon text is used again."""
@@ -305,4 +308,4 @@ def _reason(price: Price, prompt: Prompt) -> str:
 
 def _business(price: Price) -> tuple[int, int, float]:
     load = price.worker.load
-    return load.requests, load.sent_total, price.busy
+    return load.inflight + load.others_requests, load.sent_total, price.busy
