@@ -12,18 +12,25 @@ from prometheus_client import CollectorRegistry
 
 from common.clock import Clock, MonotonicClock
 from gateway.admission.factory import make_gate, make_keyring
+from gateway.admission.keys import Keyring
 from gateway.api.app import make_app
+from gateway.api.cors import for_browsers
+from gateway.api.guard import AccessGuard
 from gateway.api.proxied import Asgi, ProxyEndpoints
 from gateway.config import GatewaySettings
+from gateway.fleet.allowed_hosts import AllowedHosts
+from gateway.fleet.control import WorkerControl
 from gateway.fleet.discovery import Discovery, FleetDiscovery, StaticDiscovery
 from gateway.fleet.health import HealthMonitor
 from gateway.fleet.ray_discovery import RayFleetWatch
 from gateway.fleet.registry import Registry
+from gateway.kv_events.mode import ExactMode, make_exact_mode
 from gateway.metrics import Metrics
 from gateway.proxy.access_log import AccessLog
+from gateway.proxy.aliased import AliasedExchanges
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.fetch import Fetcher, WorkerProbe
-from gateway.proxy.forwarder import ConnectionPools, Forwarder, Timeouts
+from gateway.proxy.forwarder import ConnectionPools, ExchangeFactory, Forwarder, Timeouts, bearer
 from gateway.resilience.breaker import BreakerRules
 from gateway.resilience.resuming_exchange import ResumingExchanges
 from gateway.resilience.retry import RetryBudget, RetryRules
@@ -39,8 +46,10 @@ class Gateway:
     registry: Registry
     forwarder: Forwarder
     asgi: Asgi
+    keyring: Keyring
     health: HealthMonitor
     discovery: Discovery
+    exact: ExactMode | None
 
     @contextlib.asynccontextmanager
     async def running(self, on_failure: Callable[[BaseException], None]) -> AsyncIterator[None]:
@@ -63,6 +72,8 @@ class Gateway:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self.exact is not None:
+                await self.exact.follower.close()
 
 
 def build(
@@ -78,7 +89,12 @@ def build(
     keyring = make_keyring(settings)
     metrics = Metrics(metrics_registry or CollectorRegistry())
     registry = Registry(breaker_rules_of(settings), metrics.breaker_moved)
-    pools = ConnectionPools(clock, keep_alive_s=settings.upstream_keep_alive_s, max_idle=settings.upstream_max_idle)
+    pools = ConnectionPools(
+        clock,
+        keep_alive_s=settings.upstream_keep_alive_s,
+        max_idle=settings.upstream_max_idle,
+        authorization=authorization_of(settings, keyring),
+    )
     fetcher = Fetcher(pools)
     health = HealthMonitor(
         registry,
@@ -92,7 +108,8 @@ def build(
         on_probe_failure=metrics.probe_failed,
         on_silence=lambda url: forwarder.worker_silent(url),
     )
-    policy, metrics.shadow = make_policy(settings, clock, rng)
+    exact = make_exact_mode(settings, registry, clock, metrics.registry)
+    policy, metrics.shadow = make_policy(settings, clock, rng, exact.index if exact is not None else None)
     router = Router(registry, policy)
     forwarder = Forwarder(
         router=router,
@@ -107,22 +124,30 @@ def build(
         clock=clock,
         access_log=AccessLog(enabled=settings.access_log),
         suspect=health.suspect,
-        make_exchange=ResumingExchanges(fetcher) if settings.resume_streams else Exchange,
+        make_exchange=exchanges_of(settings, fetcher),
         gate=make_gate(settings, keyring, clock, metrics.registry),
+        preparer=exact.preparer if exact is not None else None,
     )
     for subscriber in (metrics.workers, pools.follow, health.follow):
         registry.subscribe(subscriber)
+    control = WorkerControl(registry, AllowedHosts(settings.allowed_worker_hosts))
     app = make_app(
         registry,
         metrics,
         forwarder,
         fetcher,
+        control,
+        aliases=settings.aliases,
         policy_name=settings.policy,
         max_body_bytes=settings.max_body_bytes,
     )
-    asgi = ProxyEndpoints(app, forwarder, max_body_bytes=settings.max_body_bytes)
+    asgi: Asgi = ProxyEndpoints(app, forwarder, max_body_bytes=settings.max_body_bytes)
+    if keyring.guards_anything:
+        asgi = AccessGuard(asgi, keyring, forwarder)
+    if settings.cors_allowed_origins:
+        asgi = for_browsers(asgi, settings.cors_allowed_origins)
     discovery = make_discovery(settings, registry)
-    return Gateway(settings, registry, forwarder, asgi, health, discovery)
+    return Gateway(settings, registry, forwarder, asgi, keyring, health, discovery, exact)
 
 
 def make_discovery(settings: GatewaySettings, registry: Registry) -> Discovery:
@@ -130,6 +155,19 @@ def make_discovery(settings: GatewaySettings, registry: Registry) -> Discovery:
     if settings.ray_address is not None:
         return FleetDiscovery(registry, RayFleetWatch(settings.ray_address))
     return StaticDiscovery(registry, settings.worker_urls)
+
+
+def exchanges_of(settings: GatewaySettings, fetcher: Fetcher) -> ExchangeFactory:
+    """How a request becomes an exchange."""
+    make: ExchangeFactory = ResumingExchanges(fetcher) if settings.resume_streams else Exchange
+    return AliasedExchanges(make, settings.aliases) if settings.aliases else make
+
+
+def authorization_of(settings: GatewaySettings, keyring: Keyring) -> bytes | None:
+    """What workers without a key of their own get: the common key, else what the client sent, but never our own."""
+    if settings.worker_api_key is not None:
+        return bearer(settings.worker_api_key)
+    return b"" if keyring.guards_anything else None
 
 
 def timeouts_of(settings: GatewaySettings) -> Timeouts:

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import gc
 import logging
+import resource
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from types import FrameType
@@ -16,15 +18,19 @@ import uvicorn
 import uvloop
 
 from common.process import bind_port, raise_file_limit, url_of
+from common.tls import tls_options
+from gateway.admission.factory import share
 from gateway.app import Gateway, build
 from gateway.config import GatewaySettings
 from gateway.proxy.accelerate import accelerate
+from gateway.proxy.bounded_protocol import BoundedProtocol, HttpBounds
 from gateway.proxy.hot_protocol import HotProtocol
 
 _LOG = logging.getLogger("gateway")
 _GC_ALLOCATIONS = 50_000  # between two looks at the youngest objects
-_TICKS_PER_SWEEP = 50  # uvicorn ticks ten times a second
+_TICKS_PER_SWEEP = 10  # uvicorn ticks ten times a second
 _KEEP_ALIVE_S = 75
+_OTHER_FILES = 64
 _CLOSING_S = 2  # for connections to close after the last answer
 
 
@@ -62,9 +68,12 @@ class GatewayServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     def close_idle_connections(self) -> None:
-        """Drop clients that have not asked anything for the keep-alive time; the fast path leaves that to us."""
+        """Drop clients that make us wait for a request's bytes for too long, or that have not asked anything for the
+        keep-alive time, which the fast path leaves to us."""
         now_s = self._gateway.forwarder.clock.now_s()
         for connection in list(self.server_state.connections):
+            assert isinstance(connection, BoundedProtocol)
+            connection.check_time(now_s)
             if isinstance(connection, HotProtocol):
                 connection.close_if_idle(now_s, self.config.timeout_keep_alive)
 
@@ -79,14 +88,34 @@ class GatewayServer(uvicorn.Server):
                 signal.signal(sig, handler)
 
 
+def connections_by_file_limit() -> int:
+    """How many clients the process may have when each needs a file, and another one for its worker."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max((soft - _OTHER_FILES) // 2, 1) if soft != resource.RLIM_INFINITY else sys.maxsize
+
+
 def uvicorn_config(gateway: Gateway) -> uvicorn.Config:
     """The HTTP server's configuration for this gateway. Needs a running loop."""
     settings = gateway.settings
-    protocol = accelerate(gateway.forwarder, max_body_bytes=settings.max_body_bytes) if settings.fast_path else None
+    bounds = HttpBounds(
+        max_connections=min(share(settings.max_connections, settings.gateway_processes), connections_by_file_limit()),
+        head_timeout_s=settings.head_timeout_s,
+        body_timeout_s=settings.body_timeout_s,
+    )
+    protocol: type[BoundedProtocol] | None = None
+    if settings.fast_path:
+        protocol = accelerate(
+            gateway.forwarder,
+            max_body_bytes=settings.max_body_bytes,
+            bounds=bounds,
+            keyring=gateway.keyring if gateway.keyring.guards_clients else None,
+            browsers=bool(settings.cors_allowed_origins),
+        )
     return uvicorn.Config(
         gateway.asgi,
         loop="none",
-        http=protocol or "httptools",
+        http=protocol or type("BoundBoundedProtocol", (BoundedProtocol,), {"bounds": bounds}),
+        **tls_options(settings),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -104,7 +133,7 @@ async def serve(settings: GatewaySettings, sock: socket.socket) -> int:
     gateway = build(settings)
     server = GatewayServer(uvicorn_config(gateway), gateway)
     _settle_garbage_collector()
-    _LOG.info("Gateway listening on %s, policy %s", url_of(sock), settings.policy)
+    _LOG.info("Gateway listening on %s, policy %s", url_of(sock, tls=settings.tls), settings.policy)
     async with gateway.running(server.fail):
         await server.serve(sockets=[sock])
     return int(server.failed)

@@ -73,6 +73,11 @@ class Keyring:
         return self._clients_need_keys
 
     @property
+    def guards_anything(self) -> bool:
+        """Whether there is a key at all."""
+        return bool(self._callers)
+
+    @property
     def has_limits(self) -> bool:
         """Whether some key may not do as much as it likes."""
         return any(c.max_concurrent is not None or c.requests_per_s is not None for c in self._callers.values())

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI, Request
+from collections.abc import Mapping
+
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from gateway.api.admin import health_routes, worker_routes
+from common.errors import HttpFault
 from gateway.api.answers import fault
 from gateway.api.explain import explain_routes
 from gateway.api.fleet_wide import FanOut, fan_out_routes, model_routes
+from gateway.api.health import health_routes
+from gateway.api.workers import http_fault, older_worker_routes, worker_routes
+from gateway.fleet.control import WorkerControl
 from gateway.fleet.registry import Registry
 from gateway.metrics import Metrics
 from gateway.proxy.fetch import Fetcher
@@ -22,17 +27,24 @@ def make_app(
     metrics: Metrics,
     forwarder: Forwarder,
     fetcher: Fetcher,
+    control: WorkerControl,
     *,
+    aliases: Mapping[str, str],
     policy_name: str,
     max_body_bytes: int,
 ) -> FastAPI:
     """Everything but what is proxied to one worker."""
     app = FastAPI(title="Canopy gateway", version="0.1.0")
     app.include_router(health_routes(registry, metrics, forwarder))
-    app.include_router(worker_routes(registry))
-    app.include_router(model_routes(registry))
-    app.include_router(explain_routes(registry, forwarder.router, policy_name, max_body_bytes=max_body_bytes))
-    app.include_router(fan_out_routes(registry, FanOut(registry, fetcher), max_body_bytes=max_body_bytes))
+    app.include_router(worker_routes(registry, control))
+    app.include_router(older_worker_routes(registry, control))
+    app.include_router(model_routes(registry, aliases))
+    explaining = explain_routes(
+        registry, forwarder.router, policy_name, aliases, max_body_bytes=max_body_bytes, preparer=forwarder.preparer
+    )
+    app.include_router(explaining)
+    app.include_router(fan_out_routes(control, FanOut(registry, fetcher), max_body_bytes=max_body_bytes))
+    app.add_exception_handler(HttpFault, _fault)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     return app
@@ -43,6 +55,11 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     first = error.errors()[0]
     param = str(first["loc"][-1]) if len(first["loc"]) > 1 else None
     return fault(400, f"{first['msg']}.", param=param)
+
+
+async def _fault(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HttpFault)
+    return http_fault(error)
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:

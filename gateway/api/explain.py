@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from gateway.api.answers import fault
 from gateway.fleet.registry import Registry
 from gateway.fleet.worker import WorkerStatus, WorkerView
+from gateway.kv_events.preparer import Preparer
 from gateway.proxy.asgi import BodyTooLarge, read_body
 from gateway.proxy.endpoints import too_large
 from gateway.routing.extract import BodyFault, extract
@@ -18,7 +21,15 @@ from gateway.routing.policy import Offer, RouteRequest
 from gateway.routing.router import RouteFault, Router
 
 
-def explain_routes(registry: Registry, router: Router, policy_name: str, *, max_body_bytes: int) -> APIRouter:
+def explain_routes(
+    registry: Registry,
+    router: Router,
+    policy_name: str,
+    aliases: Mapping[str, str],
+    *,
+    max_body_bytes: int,
+    preparer: Preparer | None = None,
+) -> APIRouter:
     """A dry run: takes the body and headers of a generation request, sends nothing to a worker, learns nothing."""
     routes = APIRouter()
 
@@ -26,7 +37,11 @@ def explain_routes(registry: Registry, router: Router, policy_name: str, *, max_
     async def explain(request: Request) -> Response:
         headers = request.headers.raw
         try:
-            asked = extract(await read_body(headers, request.receive, max_body_bytes), *routing_headers(headers))
+            body = await read_body(headers, request.receive, max_body_bytes)
+            asked = extract(body, *routing_headers(headers))
+            asked = msgspec.structs.replace(asked, model=aliases.get(asked.model or "", asked.model))
+            if preparer is not None:
+                asked = await preparer.with_tokens(body, asked)
             offers = router.explain(asked)
         except BodyTooLarge:
             return fault(413, too_large(max_body_bytes))
@@ -49,7 +64,7 @@ def explanation(policy_name: str, asked: RouteRequest, offers: list[Offer]) -> d
         "model": asked.model,
         "prompt": {
             "bytes": asked.prompt_bytes,
-            "tokens": asked.prompt_tokens or None,
+            "tokens": (asked.tokens.count if asked.tokens is not None else 0) or asked.prompt_tokens or None,
             "matchable_bytes": len(asked.text),
             "routing_key": asked.key.decode("latin-1") or None,
         },

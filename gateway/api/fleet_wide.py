@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from gateway.api.answers import fault
+from gateway.fleet.control import WorkerControl
 from gateway.fleet.registry import Registry, Snapshot
 from gateway.fleet.worker import NO_LIFE, LoadReport, WorkerView
 from gateway.proxy.asgi import BodyTooLarge, read_body
@@ -57,28 +59,39 @@ class FanOut:
         return Outcome(worker, answer.status, answer.body.decode(errors="replace").strip())
 
 
-def model_routes(registry: Registry) -> APIRouter:
+def model_routes(registry: Registry, aliases: Mapping[str, str]) -> APIRouter:
     """Models and loads, from what the workers last told."""
     router = APIRouter()
 
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [model_card(model) for model in sorted(registry.snapshot.models)]}
+        known = registry.snapshot.models
+        names = known | {name for name, model in aliases.items() if model in known}
+        return {"object": "list", "data": [model_card(name, aliases.get(name)) for name in sorted(names)]}
 
     @router.get("/v1/models/{model:path}")
     async def model(model: str) -> Response:
-        if model not in registry.snapshot.models:
+        if aliases.get(model, model) not in registry.snapshot.models:
             return fault(404, f"The model {model!r} does not exist.", param="model", code="model_not_found")
-        return JSONResponse(model_card(model))
+        return JSONResponse(model_card(model, aliases.get(model)))
 
     @router.get("/v1/loads")
     async def loads() -> dict[str, Any]:
         return loads_of(registry.snapshot)
 
+    @router.get("/get_load")
+    async def get_load() -> list[dict[str, Any]]:
+        return [sglang_load(rank) for rank in loads_of(registry.snapshot)["loads"]]
+
+    @router.get("/get_loads")
+    async def get_loads() -> dict[str, Any]:
+        loads = [{"worker": worker.url, "load": worker.load.requests} for worker in registry.snapshot.workers]
+        return {"workers": loads}
+
     return router
 
 
-def fan_out_routes(registry: Registry, fan_out: FanOut, *, max_body_bytes: int) -> APIRouter:
+def fan_out_routes(control: WorkerControl, fan_out: FanOut, *, max_body_bytes: int) -> APIRouter:
     """What every worker is asked to do."""
     router = APIRouter()
 
@@ -87,7 +100,7 @@ def fan_out_routes(registry: Registry, fan_out: FanOut, *, max_body_bytes: int) 
         outcomes = await fan_out.post("/flush_cache", request.headers.raw, b"")
         for outcome in outcomes:
             if outcome.status == 200:
-                registry.flushed(outcome.worker.url)
+                control.flushed(outcome.worker.url)
         return summary(outcomes)
 
     @router.post("/abort_request")
@@ -112,9 +125,20 @@ def summary(outcomes: list[Outcome]) -> Response:
     return fault(worst.status, f"Worker {worst.worker.name}: {worst.text}", extra={"results": results})
 
 
-def model_card(model: str) -> dict[str, Any]:
-    """OpenAI's model object."""
-    return {"id": model, "object": "model", "created": 0, "owned_by": "canopy"}
+def model_card(name: str, root: str | None) -> dict[str, Any]:
+    """OpenAI's model object; `root`: the model that the name is an alias of, if it is one."""
+    return {"id": name, "object": "model", "created": 0, "owned_by": "canopy", "root": root or name}
+
+
+def sglang_load(rank: dict[str, Any]) -> dict[str, int]:
+    """One entry of /v1/loads as SGLang's /get_load has it."""
+    waiting = rank["num_waiting_reqs"]
+    return {
+        "dp_rank": rank["dp_rank"],
+        "num_reqs": rank["num_running_reqs"] + waiting,
+        "num_waiting_reqs": waiting,
+        "num_tokens": rank["num_used_tokens"],
+    }
 
 
 def loads_of(snapshot: Snapshot) -> dict[str, Any]:

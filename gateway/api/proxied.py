@@ -45,11 +45,12 @@ class ProxyEndpoints:
             await downstream.run(exchange, receive, send)
             return
         self._forwarder.refused(scope["path"], refused[0])
-        await _refuse(send, *refused, request_id)
+        await refuse(send, *refused, request_id)
 
 
-async def _refuse(send: Send, status: int, message: str, request_id: bytes) -> None:
-    headers, body = refusal(status, message, request_id)
+async def refuse(send: Send, status: int, message: str, request_id: bytes, code: str | None = None) -> None:
+    """Answer with an error."""
+    headers, body = refusal(status, message, request_id, code)
     headers.append((b"content-length", str(len(body)).encode()))
     if status == 413:
         headers.append((b"connection", b"close"))  # the rest of the body is not read

@@ -89,6 +89,7 @@ class Registry:
         identity: Identity | None = None,
         api_key: str | None = None,
         labels: Mapping[str, str] | None = None,
+        model_id: str = "",
     ) -> WorkerView:
         """Register a worker as STARTING. A URL that is already there keeps its entry (and its source)."""
         if url in self._workers:
@@ -101,6 +102,7 @@ class Registry:
             identity=identity or Identity(),
             source=source,
             api_key=api_key,
+            model_id=model_id,
             labels=MappingProxyType(dict(labels or {})),
             load=WorkerLoad(),
             guard=self._new_guard(),

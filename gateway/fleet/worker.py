@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from gateway.kv_events.endpoints import Endpoints, TokenizerSource
 from gateway.resilience.breaker import BreakerRules
 from gateway.resilience.guard import ReplicaGuard
 
@@ -41,6 +43,8 @@ class Identity:
     incarnation: str = ""
     max_total_tokens: int = 0  # KV pool
     max_running_requests: int = 0
+    events: Endpoints | None = None
+    tokenizer: TokenizerSource | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,12 +160,15 @@ class WorkerView:
     identity: Identity
     source: str  # who registered it: "static", "ray", "api"
     message: str = ""
+    api_key: str | None = field(default=None, repr=False)  # for requests to it; None: the gateway's rule
+    model_id: str = ""  # the name clients use, whatever the worker says
+    labels: Mapping[str, str] = field(default_factory=dict)  # whoever registered it may say what it likes
     load: WorkerLoad = field(compare=False, repr=False)
     guard: ReplicaGuard = field(compare=False, repr=False, default_factory=lambda: ReplicaGuard(BreakerRules()))
 
     @property
     def model(self) -> str:
-        return self.identity.model
+        return self.model_id or self.identity.model
 
     def moved(self, status: WorkerStatus, message: str = "") -> WorkerView:
         """The same worker in another state. The transition must be legal."""

@@ -10,6 +10,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from common.clock import Clock
+from gateway.admission.keys import Keyring
+from gateway.proxy.bounded_protocol import HttpBounds
 from gateway.proxy.forwarder import Forwarder
 from gateway.proxy.hot_protocol import HotProtocol
 from gateway.proxy.known_heads import KnownHeads
@@ -20,20 +22,31 @@ _REQUEST = b"POST /v1/completions HTTP/1.1\r\nhost: check\r\n%bcontent-length: 3
 _REQUEST_IDS = (b"x-request-id: check-1\r\n", b"x-request-id: check-2\r\n", b"", b"")  # the last one's head is known
 
 
-def accelerate(forwarder: Forwarder, *, max_body_bytes: int) -> type[HotProtocol] | None:
+def accelerate(
+    forwarder: Forwarder,
+    *,
+    max_body_bytes: int,
+    bounds: HttpBounds | None = None,
+    keyring: Keyring | None = None,
+    browsers: bool = False,
+) -> type[HotProtocol] | None:
     """The protocol class for uvicorn, or None with a log line if this uvicorn is not as expected. Needs a loop."""
     attributes = {
         "forwarder": forwarder,
         "known_heads": KnownHeads(),
         "max_body_bytes": max_body_bytes,
         "outbox": forwarder.pools.outbox,
+        "bounds": bounds or HttpBounds(),
+        "keyring": keyring,
+        "browsers": browsers,
     }
     protocol: type[HotProtocol] = type("BoundHotProtocol", (HotProtocol,), attributes)
     if not uvicorn.__version__.startswith(_KNOWN_UVICORN):
         _LOG.warning("the fast path knows uvicorn %sx, not %s: it is off", _KNOWN_UVICORN, uvicorn.__version__)
         return None
     try:
-        fault = self_check(type("CheckedHotProtocol", (protocol,), {"forwarder": _Uncounted(forwarder.clock)}))
+        checked = {"forwarder": _Uncounted(forwarder.clock), "keyring": None}
+        fault = self_check(type("CheckedHotProtocol", (protocol,), checked))
     except Exception as error:
         fault = repr(error)
     if fault:

@@ -67,7 +67,7 @@ def too_large(max_bytes: int) -> str:
     return f"The request body is larger than {max_bytes} bytes."
 
 
-def refusal(status: int, message: str, request_id: bytes) -> tuple[Headers, bytes]:
+def refusal(status: int, message: str, request_id: bytes, code: str | None = None) -> tuple[Headers, bytes]:
     """Headers and body of an error that the gateway answers by itself."""
     headers: Headers = [(b"content-type", b"application/json"), (REQUEST_ID_HEADER, request_id)]
-    return headers, orjson.dumps(error_body(status, message))
+    return headers, orjson.dumps(error_body(status, message, code=code))

@@ -175,10 +175,18 @@ class Exchange:
 
     # --- attempts ---------------------------------------------------------------------------------------------------
 
+    def _prepared(self, route: RouteRequest) -> None:
+        """The tokens of the prompt are known, or it is known that they are not."""
+        self.inbound = msgspec.structs.replace(self.inbound, route=route)
+        self._attempt()
+
     def _attempt(self) -> None:
         if self.done:
             return
         forwarder, inbound = self._forwarder, self.inbound
+        if forwarder.preparer is not None and inbound.route.tokens is None and inbound.route.text:
+            forwarder.preparer.prepare(inbound.body, inbound.route, self._prepared)
+            return
         try:
             choice = forwarder.router.route(inbound.route, self._tried)
         except RouteFault as fault:
@@ -219,9 +227,8 @@ class Exchange:
         inbound = self.inbound
         self._connection = connection
         request, body = inbound.head, inbound.body
-        head = request_head(
-            request.method, request.target, pool.host_header, request.lines, len(body), inbound.request_id
-        )
+        lines = request.lines if pool.authorization is None else pool.lines(request.lines)
+        head = request_head(request.method, request.target, pool.host_header, lines, len(body), inbound.request_id)
         connection.send(request.method, head, body, self)
         if self._paused:
             connection.pause_reading()

@@ -97,7 +97,7 @@ class Fetcher:
             except ConnectError as error:
                 raise FetchError(error.failure) from None
             collector = _Collector()
-            lines = forwarded_lines(headers)
+            lines = pool.lines(forwarded_lines(headers))
             head = request_head(method, path.encode(), pool.host_header, lines, len(body), b"canopy-gateway")
             connection.send(method, head, body, collector)
             try:

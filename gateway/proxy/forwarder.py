@@ -12,6 +12,7 @@ from common.clock import Clock
 from gateway.admission.gate import Gate
 from gateway.fleet.registry import Registry, Snapshot
 from gateway.fleet.worker import Ticket, WorkerView
+from gateway.kv_events.preparer import Preparer
 from gateway.metrics import Metrics
 from gateway.proxy.access_log import AccessLog
 from gateway.proxy.downstream import Downstream
@@ -44,27 +45,41 @@ class Timeouts:
 
 
 class ConnectionPools:
-    """One pool per registered worker; follows the registry. `outbox`: what all connections of the gateway write to."""
+    """One pool per registered worker; follows the registry. `outbox`: what all connections of the gateway write to.
 
-    def __init__(self, clock: Clock, *, keep_alive_s: float, max_idle: int) -> None:
+    `authorization`: as in ConnectionPool, for workers that were registered without a key of their own.
+    """
+
+    def __init__(
+        self, clock: Clock, *, keep_alive_s: float, max_idle: int, authorization: bytes | None = None
+    ) -> None:
         self.outbox = Outbox()
         self._clock = clock
         self._keep_alive_s = keep_alive_s
         self._max_idle = max_idle
         self._pools: dict[str, ConnectionPool] = {}
+        self._authorization = authorization
+        self._own_keys: dict[str, str] = {}  # by URL
 
     def get(self, url: str) -> ConnectionPool:
         """The pool of the worker at `url`."""
         pool = self._pools.get(url)
         if pool is None:
+            key = self._own_keys.get(url)
             pool = ConnectionPool(
-                url, self._clock, self.outbox, keep_alive_s=self._keep_alive_s, max_idle=self._max_idle
+                url,
+                self._clock,
+                self.outbox,
+                keep_alive_s=self._keep_alive_s,
+                max_idle=self._max_idle,
+                authorization=self._authorization if key is None else bearer(key),
             )
             self._pools[url] = pool
         return pool
 
     def follow(self, snapshot: Snapshot) -> None:
         """Drop the pools of workers that are gone; requests still there fail at once."""
+        self._own_keys = {worker.url: worker.api_key for worker in snapshot.workers if worker.api_key is not None}
         if len(self._pools) == 0:
             return
         present = {worker.url for worker in snapshot.workers}
@@ -80,6 +95,11 @@ class ConnectionPools:
         """Drop everything."""
         for pool in self._pools.values():
             pool.close(Failure(FailureKind.CUT, "the gateway is shutting down"))
+
+
+def bearer(key: str) -> bytes:
+    """The Authorization of a key."""
+    return b"Bearer " + key.encode()
 
 
 class Forwarder:
@@ -102,7 +122,9 @@ class Forwarder:
         suspect: Callable[[str], None],
         make_exchange: ExchangeFactory = Exchange,
         gate: Gate | None = None,
+        preparer: Preparer | None = None,
     ) -> None:
+        self.preparer = preparer
         self.gate = gate
         self.make_exchange = make_exchange
         self.router = router

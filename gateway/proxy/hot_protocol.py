@@ -11,13 +11,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from gateway.admission.keys import Access, Keyring
+from gateway.proxy.bounded_protocol import BoundedProtocol
 from gateway.proxy.downstream import respond
 from gateway.proxy.endpoints import GENERATE_PATHS, head_of, inbound_of, refusal, request_id_of, too_large
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.forwarder import Forwarder
-from gateway.proxy.http1 import MAX_HEAD_BYTES, Headers, RequestHead, ResponseHead
+from gateway.proxy.http1 import Headers, RequestHead, ResponseHead
 from gateway.proxy.known_heads import KnownHeads
 from gateway.proxy.outbox import Outbox
 from gateway.routing.extract import BodyFault
@@ -44,6 +46,7 @@ class HotRequest:
     __slots__ = (
         "_body_bytes",
         "_chunked",
+        "_fault",
         "_head",
         "_out",
         "_pieces",
@@ -60,6 +63,8 @@ class HotRequest:
         self._protocol = protocol
         self._head = head
         self._request_id = request_id_of(head)
+        keyring = protocol.keyring
+        self._fault = keyring.fault(Access.CLIENT, head.headers) if keyring is not None else None
         self._pieces: list[bytes] = []
         self._body_bytes = 0
         self._out: list[bytes] = []
@@ -73,11 +78,13 @@ class HotRequest:
     # --- the request ------------------------------------------------------------------------------------------------
 
     def add_body(self, piece: bytes) -> None:
-        """Keep a piece of the body. What is over the limit is read and dropped, up to as much again."""
+        """Keep a piece of the body. What is over the limit is read and dropped, up to as much again; likewise from a
+        caller who may not call this."""
         self._body_bytes += len(piece)
         limit = self._protocol.max_body_bytes
         if self._body_bytes <= limit:
-            self._pieces.append(piece)
+            if self._fault is None:
+                self._pieces.append(piece)
             return
         self._pieces.clear()
         if self._body_bytes > 2 * limit and not self.response_complete:
@@ -96,6 +103,9 @@ class HotRequest:
 
     def start_exchange(self, body: bytes) -> None:
         """The request is whole, and not too large."""
+        if self._fault is not None:
+            self._refuse(self._fault.status, self._fault.message, self._fault.code)
+            return
         try:
             inbound = inbound_of(self._head, body, self._request_id)
         except BodyFault as fault:
@@ -105,9 +115,9 @@ class HotRequest:
         self.exchange = exchange = forwarder.make_exchange(forwarder, inbound, self)
         exchange.start()
 
-    def _refuse(self, status: int, message: str) -> None:
+    def _refuse(self, status: int, message: str, code: str | None = None) -> None:
         self._protocol.forwarder.refused(self._head.path, status)
-        headers, body = refusal(status, message, self._request_id)
+        headers, body = refusal(status, message, self._request_id, code)
         respond(self, status, headers, body)
 
     def client_left(self) -> None:
@@ -174,27 +184,26 @@ class HotRequest:
         self._protocol.close()
 
 
-class HotProtocol(HttpToolsProtocol):
+class HotProtocol(BoundedProtocol):
     """One client connection. The class variables are set by `accelerate` on a subclass."""
 
     forwarder: ClassVar[Forwarder]
     known_heads: ClassVar[KnownHeads]
     outbox: ClassVar[Outbox]
     max_body_bytes: ClassVar[int]
+    keyring: ClassVar[Keyring | None]  # None: clients need no key
+    browsers: ClassVar[bool]  # some web pages may call us: their requests go the usual way
 
     _hot: HotRequest | None = None  # the request that is being read or answered
     _resting = True  # between two requests, and the parser has seen nothing of the next
     _first_read = b""  # what the parser was given first after a rest, until it has a head
-    _in_request = False  # the parser has seen a request's begin and not its end
-    _in_head = False  # ... and its head is not complete
-    _head_bytes = 0  # of it, in earlier reads
     _idle_since_s: float | None = None  # only while no request has begun and uvicorn keeps no timer
 
     # --- parser callbacks -------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         self._idle_since_s = None
-        self._in_request, self._in_head, self._head_bytes = True, True, 0
+        self.begin_reading()
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
@@ -212,6 +221,7 @@ class HotProtocol(HttpToolsProtocol):
             and parser.get_method() == b"POST"
             and parser.get_http_version() == "1.1"
             and not parser.should_upgrade()
+            and not (self.browsers and any(name == b"origin" for name, _ in self.headers))
         ):
             head = head_of("POST", path.decode(), query, self.headers)
             keep_alive = parser.should_keep_alive()
@@ -233,6 +243,7 @@ class HotProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         cycle: Any = self.cycle
         if cycle is self._hot and cycle is not None:
+            self._body_bytes_read += len(body)
             if not cycle.response_complete:
                 cycle.add_body(body)
         else:
@@ -248,7 +259,7 @@ class HotProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._resting:
-            self._resting = False
+            self._resting = self._silent = False
             found = self.known_heads.find(data)
             if found is not None and len(data) <= self.max_body_bytes:
                 self._idle_since_s = None
@@ -259,17 +270,6 @@ class HotProtocol(HttpToolsProtocol):
             self._first_read = data
         super().data_received(data)
         self._first_read = b""
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-                self._refuse_head()
-
-    def _refuse_head(self) -> None:
-        headers, body = refusal(431, f"The request head is larger than {MAX_HEAD_BYTES} bytes.", b"-")
-        lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
-        length = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-        self.outbox.write(self.transport, STATUS_LINE[431] + lines + length + body)
-        self.close()
 
     # --- connection -------------------------------------------------------------------------------------------------
 
@@ -291,9 +291,9 @@ class HotProtocol(HttpToolsProtocol):
         self.outbox.flush()
         self.transport.close()
 
-    def send_400_response(self, msg: str) -> None:
+    def refuse(self, status: int, message: str) -> None:
         self.outbox.flush()
-        super().send_400_response(msg)
+        super().refuse(status, message)
 
     def close_if_idle(self, now_s: float, limit_s: float) -> None:
         """Close a connection that has waited too long for its next request."""

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from common.clock import Clock
 from gateway.proxy.chunked import ChunkedDecoder, is_whole_chunk
-from gateway.proxy.http1 import MAX_HEAD_BYTES, Framing, ProtocolFault, ResponseHead, parse_head
+from gateway.proxy.http1 import MAX_HEAD_BYTES, Framing, ProtocolFault, ResponseHead, parse_head, with_authorization
 from gateway.proxy.outbox import Outbox
 
 _MAX_JOINED_BYTES = 65536  # a copy costs less than a second piece, up to here
@@ -282,9 +282,21 @@ class UpstreamConnection(asyncio.Protocol):
 
 
 class ConnectionPool:
-    """Connections to one worker. Idle ones are reused last in, first out, so that surplus ones age and go."""
+    """Connections to one worker. Idle ones are reused last in, first out, so that surplus ones age and go.
 
-    def __init__(self, url: str, clock: Clock, outbox: Outbox, *, keep_alive_s: float, max_idle: int) -> None:
+    `authorization`: what requests carry in place of what their clients sent; empty: nothing; None: what they sent.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        outbox: Outbox,
+        *,
+        keep_alive_s: float,
+        max_idle: int,
+        authorization: bytes | None = None,
+    ) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None and parts.port is not None
         self._host, self._port = parts.hostname, parts.port
@@ -297,6 +309,11 @@ class ConnectionPool:
         self._closed = False
         self.outbox = outbox
         self.host_header = parts.netloc.encode()
+        self.authorization = authorization
+
+    def lines(self, lines: bytes) -> bytes:
+        """A client's header lines as this worker gets them."""
+        return lines if self.authorization is None else with_authorization(lines, self.authorization)
 
     def take(self) -> UpstreamConnection | None:
         """An idle connection that is likely still open, or None."""

@@ -20,6 +20,7 @@ from common import logs
 from common.clock import MonotonicClock
 from common.errors import UserError
 from common.process import LISTEN_BACKLOG, url_of
+from common.tls import tls_options
 from worker.config import WorkerSettings
 from worker.ipc.channel import FrontendChannel
 from worker.ipc.messages import CacheChanges, ModelFound, SchedulerFailed, SchedulerReady, Shutdown
@@ -27,7 +28,6 @@ from worker.kv_events.publisher import EventPublisher
 from worker.launch.child import REPORTED, SchedulerProcess, how_it_ended
 from worker.launch.event_streams import open_events, push_loads
 from worker.launch.ready_file import write_ready_file
-from worker.launch.tls import tls_options
 from worker.server.app import create_app
 from worker.server.lifecycle import ReplicaState
 from worker.server.service import ModelFiles, Service

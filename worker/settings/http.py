@@ -6,12 +6,13 @@ from functools import partial
 
 from pydantic import model_validator
 
-from common.settings import Settings, flag_of, option
+from common.settings import option
+from common.tls import TlsSettings
 
 _option = partial(option, category="HTTP server")
 
 
-class HttpSettings(Settings):
+class HttpSettings(TlsSettings):
     """HTTP server."""
 
     host: str = _option("127.0.0.1", "address to bind", min_length=1)
@@ -21,12 +22,6 @@ class HttpSettings(Settings):
     admin_api_key: str | None = _option(
         None, "administrators must send it as bearer token; without it --api-key", min_length=1, secret=True
     )
-    ssl_keyfile: str | None = _option(None, "TLS private key, PEM; needs --ssl-certfile", min_length=1, path=True)
-    ssl_certfile: str | None = _option(None, "TLS certificate chain, PEM; needs --ssl-keyfile", min_length=1, path=True)
-    ssl_ca_certs: str | None = _option(
-        None, "CA certificates, PEM; clients must show a certificate that they signed", min_length=1, path=True
-    )
-    ssl_keyfile_password: str | None = _option(None, "password of the TLS private key", min_length=1, secret=True)
     max_body_bytes: int = _option(64 * 2**20, "largest request body in bytes", ge=1024)
     skip_server_warmup: bool = _option(False, "no warm-up request; there is none, so this changes nothing")
 
@@ -50,15 +45,4 @@ class HttpSettings(Settings):
         path = self.fastapi_root_path
         if path and (not path.startswith("/") or path.endswith("/")):
             raise ValueError(f"--fastapi-root-path {path} must begin with a slash and not end with one, as in /v2.")
-        return self
-
-    @model_validator(mode="after")
-    def _check_tls(self) -> HttpSettings:
-        if (self.ssl_keyfile is None) != (self.ssl_certfile is None):
-            raise ValueError("--ssl-keyfile and --ssl-certfile go together; give both or none.")
-        for name in ("ssl_ca_certs", "ssl_keyfile_password"):
-            if getattr(self, name) is not None and self.ssl_keyfile is None:
-                raise ValueError(
-                    f"{flag_of(name)} needs --ssl-keyfile and --ssl-certfile; give them too, or leave it out."
-                )
         return self

@@ -82,7 +82,9 @@ async def test_workers_join_drain_and_leave() -> None:
         ("POST", {}, {}, 400, "url"),
         ("POST", {}, [1], 400, None),
         ("DELETE", {}, None, 400, "url"),
-        ("DELETE", {"url": "nonsense"}, None, 400, "url"),
+        ("DELETE", {"url": "nonsense"}, None, 404, "url"),
+        ("DELETE", {"url": "ftp://x"}, None, 400, "url"),
+        ("POST", {}, {"url": "http://h", "labels": {"a": 1}}, 400, "labels[...]"),
         ("DELETE", {"url": "http://nobody:1"}, None, 404, "url"),
     ],
 )

@@ -8,11 +8,11 @@ import httpx
 import pytest
 
 from common.errors import UserError
+from common.tls import tls_options
 from tests.helpers.certificates import Certificate, make_certificate
 from tests.helpers.replica_app import serving
 from tests.helpers.text_models import save_tokenizer
 from worker.config import WorkerSettings
-from worker.launch.tls import tls_options
 from worker.server.tokenizer import Tokenizer
 
 
