@@ -1,0 +1,112 @@
+"""uvicorn's HTTP protocol with bounds: on connections, on a request's head, and on the time it takes to come.
+
+Time-outs are looked for by a sweep (`check_time`), so that reading a request costs no clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from gateway.proxy.endpoints import refusal
+from gateway.proxy.http1 import MAX_HEAD_BYTES
+
+_MIN_BYTES_PER_S = 16 * 1024  # of a body, once its time-out is over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpBounds:
+    """`head_timeout_s`: from a connection's or a request's begin until the head is complete. `body_timeout_s`: until
+    the whole request is, and longer by what came of its body at 16 KiB a second."""
+
+    max_connections: int = 16384
+    head_timeout_s: float = 15.0
+    body_timeout_s: float = 30.0
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One client connection. `bounds` are set on a subclass."""
+
+    bounds: ClassVar[HttpBounds] = HttpBounds()
+
+    _silent = True  # nothing has come yet
+    _in_request = False  # the parser has seen a request's begin and not its end
+    _in_head = False  # ... and its head is not complete
+    _head_bytes = 0  # of it, in earlier reads
+    _body_bytes_read = 0  # of the request that is being read
+    _read_since_s: float | None = None  # when the sweep first saw that we wait for the rest of a request
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.bounds.max_connections:
+            self.refuse(503, "The gateway has as many connections as it may.")
+
+    def on_message_begin(self) -> None:
+        self.begin_reading()
+        super().on_message_begin()
+
+    def begin_reading(self) -> None:
+        """A request's first byte is there."""
+        self._in_request, self._in_head, self._head_bytes, self._body_bytes_read = True, True, 0, 0
+        self._read_since_s, self._silent = None, False
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes_read += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_request = False
+        super().on_message_complete()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head:
+            self.bound_head(len(data))
+
+    def bound_head(self, read_bytes: int) -> None:
+        """So much was read, and the head is not complete."""
+        self._head_bytes += read_bytes
+        if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.refuse(431, f"The request head is larger than {MAX_HEAD_BYTES} bytes.")
+
+    def send_400_response(self, msg: str) -> None:
+        self.refuse(400, msg)
+
+    def check_time(self, now_s: float) -> None:
+        """Close the connection if it makes us wait for a request's bytes for too long."""
+        if not (self._in_request or self._silent) or self.flow.read_paused or self.transport.is_closing():
+            return
+        if self._read_since_s is None:
+            self._read_since_s = now_s
+            return
+        waited_s = now_s - self._read_since_s
+        if self._silent or self._in_head:
+            if waited_s > self.bounds.head_timeout_s:
+                self._time_out(f"The request head was not complete within {self.bounds.head_timeout_s:g} s.")
+        elif waited_s > self.bounds.body_timeout_s + self._body_bytes_read / _MIN_BYTES_PER_S:
+            self._time_out("The request body came too slowly.")
+
+    def _time_out(self, message: str) -> None:
+        cycle: Any = self.cycle
+        is_answered = cycle is not None and not cycle.response_complete
+        if self._in_head and is_answered:
+            return  # a pipelined request begins while the one before it is answered
+        if self._silent or (not self._in_head and (not is_answered or getattr(cycle, "response_started", False))):
+            self.transport.close()
+        else:
+            self.refuse(408, message)
+
+    def refuse(self, status: int, message: str) -> None:
+        """Answer and close, whatever else is still to come."""
+        headers, body = refusal(status, message, b"-")
+        lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+        length = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[status] + lines + length + body)
+        self.transport.close()
