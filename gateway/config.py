@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import model_validator
 
 from common.settings import option
 from gateway.fleet.registry import check_url
 from gateway.settings.access import AccessSettings
 from gateway.settings.admission import AdmissionSettings
 from gateway.settings.discovery import DiscoverySettings
+from gateway.settings.exact import ExactSettings
 from gateway.settings.http import HttpSettings
+from gateway.settings.routing import PREFIX_POLICIES, RoutingSettings
 
 WORKERS = "Workers"
 HTTP = "HTTP server"
-ROUTING = "Routing"
 LIMITS = "Limits and time-outs"
 RESILIENCE = "Retries and circuit breaker"
 HEALTH = "Health"
 OBSERVABILITY = "Observability"
 
-POLICIES = (
-    "cache_aware",
-    "longest_prefix",
-    "least_load",
-    "power_of_two",
-    "round_robin",
-    "random",
-    "consistent_hashing",
-    "prefix_hash",
-    "manual",
-    "bucket",
-)
-_POLICY_ALIASES = {"consistent_hash": "consistent_hashing", "sticky": "manual"}
 
-
-class GatewaySettings(AccessSettings, AdmissionSettings, DiscoverySettings, HttpSettings):
+class GatewaySettings(
+    AccessSettings, AdmissionSettings, DiscoverySettings, ExactSettings, HttpSettings, RoutingSettings
+):
     """Serve many workers behind one address."""
 
     worker_urls: list[str] = option([], "workers to serve, http://host:port each", category=WORKERS)
@@ -55,53 +44,6 @@ class GatewaySettings(AccessSettings, AdmissionSettings, DiscoverySettings, Http
         "seconds an idle gateway still serves when it is told to stop, so that balancers see its readiness answer 503",
         category=HTTP,
         ge=0,
-    )
-
-    policy: str = option("cache_aware", f"how a worker is chosen: {', '.join(POLICIES)}", category=ROUTING)
-    shadow_policy: str | None = option(
-        None,
-        "policy that is asked as well and not obeyed: metrics tell what it would have hit; takes as much memory again",
-        category=ROUTING,
-    )
-    prefix_index_bytes: int = option(
-        256 * 2**20, "bytes of memory for the prefix index, all workers together", category=ROUTING, ge=2**20
-    )
-    max_tree_size: int = option(
-        2**26, "bytes of prompt text that the prefix index remembers for one worker", category=ROUTING, ge=256
-    )
-    eviction_interval_s: float = option(
-        120,
-        "seconds between two sweeps of idle keys (manual); the prefix index needs none, it is bounded at all times",
-        category=ROUTING,
-        aliases=["eviction-interval", "eviction-interval-secs"],
-        gt=0,
-    )
-    cache_threshold: float = option(
-        0,
-        "cache_aware: share of a prompt below which a matching prefix counts for nothing",
-        category=ROUTING,
-        ge=0,
-        le=1,
-    )
-    balance_abs_threshold: int = option(
-        64,
-        "requests over the mean (bucket: over the least) that make a worker too busy to be chosen for its prefix; "
-        "both thresholds must be passed",
-        category=ROUTING,
-        ge=0,
-    )
-    balance_rel_threshold: float = option(
-        1.5, "times the mean (bucket: the least) of requests, likewise", category=ROUTING, ge=1
-    )
-    assignment_mode: Literal["random", "min_load", "min_group"] = option(
-        "random", "manual: how a new key gets its worker", category=ROUTING
-    )
-    sticky_idle_s: float = option(
-        4 * 3600,
-        "manual: seconds without a request after which a key is forgotten",
-        category=ROUTING,
-        aliases=["max-idle-secs"],
-        gt=0,
     )
 
     max_body_bytes: int = option(64 * 2**20, "largest request body", category=LIMITS, ge=1024)
@@ -196,14 +138,6 @@ class GatewaySettings(AccessSettings, AdmissionSettings, DiscoverySettings, Http
         "text", "log lines as text or one JSON object each", category=OBSERVABILITY
     )
 
-    @field_validator("policy", "shadow_policy", mode="before")
-    @classmethod
-    def _plain_policy_name(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        name = value.replace("-", "_")
-        return _POLICY_ALIASES.get(name, name)
-
     @model_validator(mode="after")
     def _check(self) -> GatewaySettings:
         for url in self.worker_urls:
@@ -211,9 +145,10 @@ class GatewaySettings(AccessSettings, AdmissionSettings, DiscoverySettings, Http
                 check_url(url)
             except ValueError as error:
                 raise ValueError(f"--worker-urls: {error}.") from None
-        for flag, policy in (("--policy", self.policy), ("--shadow-policy", self.shadow_policy)):
-            if policy is not None and policy not in POLICIES:
-                raise ValueError(f"{flag} {policy!r} is unknown; choose one of {', '.join(POLICIES)}.")
+        if self.routing_mode == "exact" and self.policy not in PREFIX_POLICIES:
+            raise ValueError(
+                f"--routing-mode exact is of no use to --policy {self.policy}; choose {' or '.join(PREFIX_POLICIES)}."
+            )
         if self.worker_urls and self.ray_address is not None:
             raise ValueError("Give either --worker-urls or --ray-address, not both.")
         if 0 < self.max_concurrent_requests < self.gateway_processes:

@@ -16,6 +16,7 @@ import orjson
 from common.clock import Clock
 from gateway.fleet.registry import Registry, Snapshot
 from gateway.fleet.worker import Identity, LoadReport, WorkerStatus, WorkerView
+from gateway.kv_events.endpoints import told_endpoints, told_tokenizer
 
 _LOG = logging.getLogger("gateway.health")
 _IDENTITY_EVERY = 10  # probes of a ready worker
@@ -209,7 +210,7 @@ class HealthMonitor:
         if known and not record.want_identity and record.probes % _IDENTITY_EVERY:
             return
         model = first_model(await self._first_json(url, ("/v1/models",)))
-        identity = identity_of(model, await self._first_json(url, _SERVER_INFO_PATHS))
+        identity = identity_of(model, await self._first_json(url, _SERVER_INFO_PATHS), url)
         if not identity.model:
             raise Unreachable("the worker does not tell its model's name", refused=False)
         record.want_identity = False
@@ -245,7 +246,7 @@ def decode(body: bytes) -> Any:
         return None
 
 
-def identity_of(model: str, info: dict[str, Any]) -> Identity:
+def identity_of(model: str, info: dict[str, Any], url: str = "") -> Identity:
     """Join the name of /v1/models with /server_info (settings flat, plus scheduler numbers) or /model_info."""
     name = model or info.get("served_model_name") or info.get("model_path") or ""
     return Identity(
@@ -253,6 +254,8 @@ def identity_of(model: str, info: dict[str, Any]) -> Identity:
         incarnation=str(info.get("incarnation") or ""),
         max_total_tokens=_count(info.get("max_total_num_tokens")),
         max_running_requests=_count(info.get("max_running_requests")),
+        events=told_endpoints(url, info.get("kv_events_config"), info.get("page_size")),
+        tokenizer=told_tokenizer(info),
     )
 
 

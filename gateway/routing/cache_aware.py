@@ -33,7 +33,8 @@ MAX_PRICED = 32  # candidates; of more, those with the longest prefix and a rand
 class Price(msgspec.Struct, frozen=True, gc=False):
     """What one worker costs one request, in seconds. `known_blocks`: of its prompt, held there.
 
-    `busy`: share of its time that it has had prefill for lately.
+    `exact_tokens`: the same by the worker's own word, None if there is none; it goes before. `busy`: share of its time
+    that it has had prefill for lately.
     """
 
     worker: WorkerView
@@ -45,6 +46,7 @@ class Price(msgspec.Struct, frozen=True, gc=False):
     over_capacity_s: float
     total_s: float
     busy: float
+    exact_tokens: int | None = None
 
     def parts(self) -> dict[str, float]:
         """By name, for people."""
@@ -122,9 +124,9 @@ class CacheAware:
         price = self._best(self._price_all(prompt, candidates, now_s, self._rng))
         known, life = price.known_blocks, price.worker.life
         touched_s = self._note_reuse(life, prompt.hashes[known - 1], now_s) if known else None
-        knowledge.enter(life, prompt, now_s)
-        self._work[life] = self._recent_tokens(life, now_s) + price.prefill_s * self._speed(life), now_s
         wait_s = price.queue_s + price.prefill_s
+        knowledge.enter(life, prompt, now_s, wait_s)
+        self._work[life] = self._recent_tokens(life, now_s) + price.prefill_s * self._speed(life), now_s
         return knowledge.choice(
             request,
             prompt,
@@ -135,6 +137,7 @@ class CacheAware:
             now_s,
             wait_s=wait_s,
             work_tokens=wait_s * self._speed(life),
+            exact_tokens=price.exact_tokens,
         )
 
     def explain(self, request: RouteRequest, snapshot: Snapshot, candidates: Sequence[WorkerView]) -> list[Offer]:
@@ -148,7 +151,9 @@ class CacheAware:
             Offer(
                 worker=price.worker,
                 reason=_reason(price, prompt),
-                cached_tokens=self._knowledge.cached_tokens(prompt, price.known_blocks),
+                cached_tokens=self._knowledge.cached_tokens(prompt, price.known_blocks)
+                if price.exact_tokens is None
+                else price.exact_tokens,
                 price_s=price.total_s,
                 parts=price.parts(),
             )
@@ -184,7 +189,7 @@ class CacheAware:
         self, prompt: Prompt, candidates: Sequence[WorkerView], now_s: float, rng: random.Random
     ) -> list[Price]:
         if len(candidates) > MAX_PRICED:
-            candidates = self._shortlist(prompt, candidates, rng)
+            candidates = self._shortlist(prompt, candidates, now_s, rng)
         mean = sum([worker.load.inflight for worker in candidates]) / len(candidates)
         hot = max(mean + self._hot_requests, mean * self._hot_factor)
         busy = self._busy(candidates, now_s)
@@ -192,7 +197,9 @@ class CacheAware:
         price = self._price
         return [price(worker, prompt, now_s, hot, own, mean_busy) for worker, own in zip(candidates, busy, strict=True)]
 
-    def _shortlist(self, prompt: Prompt, candidates: Sequence[WorkerView], rng: random.Random) -> list[WorkerView]:
+    def _shortlist(
+        self, prompt: Prompt, candidates: Sequence[WorkerView], now_s: float, rng: random.Random
+    ) -> list[WorkerView]:
         """Workers with the longest prefix, and as many others drawn at random: the least busy of so many drawn ones is
         nearly the least busy of all, and nobody's price is worked out for nothing."""
         index, hashes = self._knowledge.index, prompt.hashes
@@ -207,6 +214,7 @@ class CacheAware:
                 high = middle - 1
         if len(holders) > MAX_PRICED // 2:
             holders = rng.sample(holders, MAX_PRICED // 2)
+        holders += self._knowledge.exact_holders(candidates, prompt, now_s)[: MAX_PRICED // 4]
         drawn = {worker.life: worker for worker in rng.sample(candidates, MAX_PRICED // 2)}
         return list((drawn | {worker.life: worker for worker in holders}).values())
 
@@ -242,9 +250,13 @@ class CacheAware:
         prices, load, life, hashes = self._prices, worker.load, worker.life, prompt.hashes
         limit = worker.identity.max_running_requests
         known, room_blocks = self._look_up(life, hashes)
+        known_tokens = known * prompt.block_tokens
+        exact_tokens = self._knowledge.exact_tokens(life, prompt, now_s) if prompt.exact is not None else None
+        if exact_tokens is not None:
+            known_tokens = exact_tokens
         running = load.inflight + load.others_requests
-        if known and (running > hot or known < self._min_match * len(hashes)):
-            known = 0
+        if known_tokens and (running > hot or known_tokens < self._min_match * len(hashes) * prompt.block_tokens):
+            known_tokens = known = 0
         speed = self._speeds.get(life, self._fleet_speed)
         if load.expiring:
             load.expire(now_s)
@@ -253,7 +265,7 @@ class CacheAware:
             # What others have waiting there is worked off while the report ages.
             queue_tokens += max(load.others_tokens - speed * (now_s - load.report.received_s), 0.0)
         queue_s = queue_tokens / speed
-        prefill_tokens = prompt.tokens - known * prompt.block_tokens
+        prefill_tokens = prompt.tokens - known_tokens
         prefill_s = (prefill_tokens if prefill_tokens > 1.0 else 1.0) / speed
         share = busy / mean_busy if busy < mean_busy else 1.0
         burden_s = (prices.repeat * share + prices.busy * busy / (1.0 - busy)) * prefill_s
@@ -265,7 +277,9 @@ class CacheAware:
         running_s = running * prices.running_tokens / speed
         over_capacity_s = (running + 1 - limit) * prices.over_capacity_s if 0 < limit <= running else 0.0
         total_s = queue_s + prefill_s + burden_s + running_s + over_capacity_s
-        return Price(worker, known, queue_s, prefill_s, burden_s, running_s, over_capacity_s, total_s, busy)
+        return Price(
+            worker, known, queue_s, prefill_s, burden_s, running_s, over_capacity_s, total_s, busy, exact_tokens
+        )
 
     def _displaced_tokens(self, life: int, blocks: float, now_s: float) -> float:
         """Tokens that others will prefill again because this request takes the place of so many blocks."""
@@ -303,7 +317,7 @@ class CacheAware:
 
 def _reason(price: Price, prompt: Prompt) -> str:
     """prefix: it holds some of it; spread: there is text, and the chosen worker lacks it; load: there is no text."""
-    return "prefix" if price.known_blocks else ("spread" if prompt.hashes else "load")
+    return "prefix" if price.known_blocks or price.exact_tokens else ("spread" if prompt.hashes else "load")
 
 
 def _business(price: Price) -> tuple[int, int, float]:

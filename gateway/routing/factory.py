@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from common.clock import Clock
 from gateway.config import GatewaySettings
+from gateway.kv_events.exact_index import ExactIndex
 from gateway.routing.bucket import Bucket
 from gateway.routing.cache_aware import CacheAware
 from gateway.routing.hashing import ConsistentHashing, PrefixHash
@@ -20,27 +21,30 @@ from gateway.routing.prices import Prices
 from gateway.routing.shadow import Shadow, ShadowTally
 from gateway.routing.simple import LeastLoad, PowerOfTwo, Random, RoundRobin
 
-Maker = Callable[[GatewaySettings, Clock, random.Random], Policy]
+Maker = Callable[[GatewaySettings, Clock, random.Random, ExactIndex | None], Policy]
 
 
-def make_policy(settings: GatewaySettings, clock: Clock, rng: random.Random) -> tuple[Policy, ShadowTally | None]:
-    """The policy of --policy; with --shadow-policy wrapped, and with what the other one would have hit."""
-    acting = _MAKERS[settings.policy](settings, clock, rng)
+def make_policy(
+    settings: GatewaySettings, clock: Clock, rng: random.Random, exact: ExactIndex | None = None
+) -> tuple[Policy, ShadowTally | None]:
+    """The policy of --policy; with --shadow-policy wrapped, and with what the other one would have hit. `exact`: what
+    workers say that they hold, in exact mode."""
+    acting = _MAKERS[settings.policy](settings, clock, rng, exact)
     if settings.shadow_policy is None:
         return acting, None
-    other = _MAKERS[settings.shadow_policy](settings, clock, random.Random(rng.random()))
+    other = _MAKERS[settings.shadow_policy](settings, clock, random.Random(rng.random()), exact)
     knowledge = [_knowledge(settings, settings.prefix_index_bytes // 2) for _ in range(2)]
     tally = ShadowTally(settings.policy, settings.shadow_policy)
     return Shadow(acting, other, knowledge[0], knowledge[1], tally, clock), tally
 
 
-def _knowledge(settings: GatewaySettings, max_bytes: int) -> PrefixKnowledge:
-    return PrefixKnowledge(max_bytes, Prices(), max(settings.max_tree_size // BLOCK_BYTES, 1))
+def _knowledge(settings: GatewaySettings, max_bytes: int, exact: ExactIndex | None = None) -> PrefixKnowledge:
+    return PrefixKnowledge(max_bytes, Prices(), max(settings.max_tree_size // BLOCK_BYTES, 1), exact)
 
 
-def _cache_aware(settings: GatewaySettings, clock: Clock, rng: random.Random) -> Policy:
+def _cache_aware(settings: GatewaySettings, clock: Clock, rng: random.Random, exact: ExactIndex | None) -> Policy:
     return CacheAware(
-        _knowledge(settings, settings.prefix_index_bytes),
+        _knowledge(settings, settings.prefix_index_bytes, exact),
         clock,
         rng,
         Prices(),
@@ -50,7 +54,7 @@ def _cache_aware(settings: GatewaySettings, clock: Clock, rng: random.Random) ->
     )
 
 
-def _manual(settings: GatewaySettings, clock: Clock, rng: random.Random) -> Policy:
+def _manual(settings: GatewaySettings, clock: Clock, rng: random.Random, exact: ExactIndex | None) -> Policy:
     return Manual(
         clock,
         rng,
@@ -60,22 +64,22 @@ def _manual(settings: GatewaySettings, clock: Clock, rng: random.Random) -> Poli
     )
 
 
-def _bucket(settings: GatewaySettings, clock: Clock, rng: random.Random) -> Policy:
+def _bucket(settings: GatewaySettings, clock: Clock, rng: random.Random, exact: ExactIndex | None) -> Policy:
     return Bucket(clock, abs_threshold=settings.balance_abs_threshold, rel_threshold=settings.balance_rel_threshold)
 
 
 _MAKERS: Mapping[str, Maker] = MappingProxyType(
     {
         "cache_aware": _cache_aware,
-        "longest_prefix": lambda settings, clock, rng: LongestPrefix(
-            _knowledge(settings, settings.prefix_index_bytes), clock
+        "longest_prefix": lambda settings, clock, rng, exact: LongestPrefix(
+            _knowledge(settings, settings.prefix_index_bytes, exact), clock
         ),
-        "least_load": lambda settings, clock, rng: LeastLoad(),
-        "power_of_two": lambda settings, clock, rng: PowerOfTwo(rng),
-        "round_robin": lambda settings, clock, rng: RoundRobin(),
-        "random": lambda settings, clock, rng: Random(rng),
-        "consistent_hashing": lambda settings, clock, rng: ConsistentHashing(rng),
-        "prefix_hash": lambda settings, clock, rng: PrefixHash(),
+        "least_load": lambda settings, clock, rng, exact: LeastLoad(),
+        "power_of_two": lambda settings, clock, rng, exact: PowerOfTwo(rng),
+        "round_robin": lambda settings, clock, rng, exact: RoundRobin(),
+        "random": lambda settings, clock, rng, exact: Random(rng),
+        "consistent_hashing": lambda settings, clock, rng, exact: ConsistentHashing(rng),
+        "prefix_hash": lambda settings, clock, rng, exact: PrefixHash(),
         "manual": _manual,
         "bucket": _bucket,
     }

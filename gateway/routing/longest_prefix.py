@@ -6,6 +6,7 @@ A prefix that everybody shares then draws everybody to one worker; `cache_aware`
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from common.clock import Clock
 from gateway.fleet.registry import Snapshot
@@ -25,18 +26,25 @@ class LongestPrefix:
     def choose(self, request: RouteRequest, snapshot: Snapshot, candidates: Sequence[WorkerView]) -> Choice:
         knowledge, now_s = self._knowledge, self._clock.now_s()
         prompt = self._read(request, snapshot, candidates)
-        known, worker = max(self._matches(prompt, candidates), key=_worth)
+        best = max(self._matches(prompt, candidates, now_s), key=_worth)
+        worker, known = best.worker, best.known_blocks
         touched_s = knowledge.index.touched_s(worker.life, prompt.hashes[known - 1]) if known else None
         knowledge.enter(worker.life, prompt, now_s)
-        return knowledge.choice(request, prompt, worker, known, _reason(known, prompt), touched_s, now_s)
+        return knowledge.choice(
+            request,
+            prompt,
+            worker,
+            known,
+            _reason(best, prompt),
+            touched_s,
+            now_s,
+            exact_tokens=best.exact_tokens,
+        )
 
     def explain(self, request: RouteRequest, snapshot: Snapshot, candidates: Sequence[WorkerView]) -> list[Offer]:
         prompt = self._read(request, snapshot, candidates)
-        matches = sorted(self._matches(prompt, candidates), key=_worth, reverse=True)
-        return [
-            Offer(worker, _reason(known, prompt), self._knowledge.cached_tokens(prompt, known))
-            for known, worker in matches
-        ]
+        matches = sorted(self._matches(prompt, candidates, self._clock.now_s()), key=_worth, reverse=True)
+        return [Offer(match.worker, _reason(match, prompt), match.tokens) for match in matches]
 
     def started(self, choice: Choice, elapsed_s: float) -> None:
         pass
@@ -51,15 +59,30 @@ class LongestPrefix:
         self._knowledge.follow(snapshot)
         return self._knowledge.read(request, request.model or candidates[0].model)
 
-    def _matches(self, prompt: Prompt, candidates: Sequence[WorkerView]) -> list[tuple[int, WorkerView]]:
-        matched = self._knowledge.index.matched
-        return [(matched(worker.life, prompt.hashes), worker) for worker in candidates]
+    def _matches(self, prompt: Prompt, candidates: Sequence[WorkerView], now_s: float) -> list[_Match]:
+        return [self._match(prompt, worker, now_s) for worker in candidates]
+
+    def _match(self, prompt: Prompt, worker: WorkerView, now_s: float) -> _Match:
+        knowledge = self._knowledge
+        known = knowledge.index.matched(worker.life, prompt.hashes)
+        exact_tokens = knowledge.exact_tokens(worker.life, prompt, now_s)
+        tokens = knowledge.cached_tokens(prompt, known) if exact_tokens is None else exact_tokens
+        return _Match(tokens, known, exact_tokens, worker)
 
 
-def _worth(match: tuple[int, WorkerView]) -> tuple[int, int, int]:
-    requests, sent_total = queue_length(match[1])
-    return match[0], -requests, -sent_total
+class _Match(NamedTuple):
+    """What a worker has of a prompt: by its own word if there is one, else by our index."""
+
+    tokens: int
+    known_blocks: int
+    exact_tokens: int | None
+    worker: WorkerView
 
 
-def _reason(known: int, prompt: Prompt) -> str:
-    return "prefix" if known else ("spread" if prompt.hashes else "load")
+def _worth(match: _Match) -> tuple[int, int, int]:
+    requests, sent_total = queue_length(match.worker)
+    return match.tokens, -requests, -sent_total
+
+
+def _reason(match: _Match, prompt: Prompt) -> str:
+    return "prefix" if match.tokens else ("spread" if prompt.hashes else "load")

@@ -9,6 +9,7 @@ import msgspec
 
 from gateway.fleet.registry import Snapshot
 from gateway.fleet.worker import WorkerView
+from gateway.kv_events.prompt_tokens import PromptTokens
 
 
 class RouteRequest(msgspec.Struct, frozen=True, gc=False):
@@ -18,7 +19,8 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     Empty: nothing to match. `prompt_bytes`: its whole length. `prompt_tokens`: exact if the client sent ids, else 0.
     `single`: one prompt, so that the usage an answer reports is this prompt's. `media`: it has parts that are not text,
     so its length says little about its tokens. `key`: what the client said belongs together. `target`: the one worker
-    it wants, by name, URL or position; empty: any.
+    it wants, by name, URL or position; empty: any. `tokens`: its token ids, in exact mode; UNKNOWN if there is no
+    telling them.
     """
 
     model: str | None = None
@@ -30,6 +32,7 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     media: bool = False
     key: bytes = b""
     target: str = ""
+    tokens: PromptTokens | None = None
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
@@ -39,6 +42,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     policy has no notion of it. `hashes`: the prompt's blocks, entered into an index for this request; the first
     `known_blocks` were there before, the last of them touched at `touched_s`. `text_bytes`: the prompt's length, if it
     is one text. `work_tokens`: prefill up to its first token, its own and what waits before it. `chosen_s`: when.
+    `tokens`: the request's, where they are known.
     """
 
     worker: WorkerView
@@ -53,6 +57,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     touched_s: float | None = None
     chosen_s: float = 0.0
     shadow: Choice | None = None
+    tokens: PromptTokens | None = None
 
     @property
     def uncached_tokens(self) -> int:

@@ -6,6 +6,7 @@ Policies that look at prompts ask here, and the shadow policy's bookkeeping does
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
@@ -13,6 +14,8 @@ from xxhash import xxh3_64_intdigest
 
 from gateway.fleet.registry import Snapshot
 from gateway.fleet.worker import WorkerView
+from gateway.kv_events.exact_index import ExactIndex
+from gateway.kv_events.prompt_tokens import PromptTokens
 from gateway.routing.policy import Choice, RouteRequest
 from gateway.routing.prefix_index import BLOCK_BYTES, PrefixIndex, chain
 from gateway.routing.prices import Prices
@@ -20,15 +23,17 @@ from gateway.routing.prices import Prices
 _RELIMIT_SHARE = 0.1  # change in the length of tokens after which capacities in blocks are worked out anew
 _NEAR_BLOCKS = 1.5  # of the estimate, or of what is known already: what is further off tells of other things
 _ANCHOR_BYTES = 256  # of memory for one anchor
+_PROMISE_S = 5.0  # beyond twice the expected wait, until a prompt must be in a worker's cache if it ever will
 _ANCHOR_SHARE = 16  # 1 of so many bytes of the index may be anchors
 
 
 class Prompt(msgspec.Struct, frozen=True, gc=False):
-    """A request's prompt as the index sees it. `tokens`: estimated unless the client sent ids."""
+    """A request's prompt as the index sees it. `tokens`: estimated unless the client sent ids, or `exact` has them."""
 
     hashes: tuple[int, ...]
     tokens: float
     block_tokens: float
+    exact: PromptTokens | None = None
 
 
 class Anchors:
@@ -55,9 +60,17 @@ class Anchors:
 
 
 class PrefixKnowledge:
-    """One index over all workers. `max_blocks_per_worker`: of text remembered for one of them."""
+    """One index over all workers. `max_blocks_per_worker`: of text remembered for one of them. `exact`: in exact mode,
+    what workers say themselves; it goes before what is remembered."""
 
-    def __init__(self, max_bytes: int, prices: Prices, max_blocks_per_worker: int | None = None) -> None:
+    def __init__(
+        self,
+        max_bytes: int,
+        prices: Prices,
+        max_blocks_per_worker: int | None = None,
+        exact: ExactIndex | None = None,
+    ) -> None:
+        self._exact = exact
         anchor_bytes = max_bytes // _ANCHOR_SHARE
         self.index = PrefixIndex(max_bytes - anchor_bytes)
         self._anchors = Anchors(anchor_bytes // _ANCHOR_BYTES)
@@ -89,6 +102,10 @@ class PrefixKnowledge:
     def read(self, request: RouteRequest, model: str) -> Prompt:
         """The blocks of a prompt to `model`, and how many tokens it has."""
         hashes = chain(request.text, seed=seed_of(model)) if len(request.text) >= BLOCK_BYTES else ()
+        known = request.tokens
+        if known is not None and known.count:
+            block_tokens = BLOCK_BYTES * known.count / max(request.prompt_bytes, 1)
+            return Prompt(hashes, float(known.count), block_tokens, known)
         if request.prompt_tokens:
             block_tokens = BLOCK_BYTES * request.prompt_tokens / max(request.prompt_bytes, 1)
             return Prompt(hashes, float(request.prompt_tokens), block_tokens)
@@ -103,6 +120,24 @@ class PrefixKnowledge:
             return anchored
         return min(round(known_blocks * prompt.block_tokens), max(round(prompt.tokens) - 1, 0))
 
+    def exact_tokens(self, life: int, prompt: Prompt, now_s: float) -> int | None:
+        """The same by the worker's own word; None if it tells nothing, or the prompt's tokens are not known."""
+        index, tokens = self._exact, prompt.exact
+        block_size = index.block_size(life) if index is not None and tokens is not None else None
+        if index is None or tokens is None or block_size is None:
+            return None
+        if not block_size:
+            return 0
+        matched = index.matched(life, tokens.hashes(block_size), now_s)
+        return min(matched * block_size, tokens.count - 1)
+
+    def exact_holders(self, workers: Sequence[WorkerView], prompt: Prompt, now_s: float) -> list[WorkerView]:
+        """Those that have some of the prompt by their own word, who have most of it first."""
+        if self._exact is None or prompt.exact is None:
+            return []
+        held = [(self.exact_tokens(worker.life, prompt, now_s) or 0, worker) for worker in workers]
+        return [worker for tokens, worker in sorted(held, key=lambda pair: -pair[0]) if tokens]
+
     def choice(
         self,
         request: RouteRequest,
@@ -114,9 +149,10 @@ class PrefixKnowledge:
         now_s: float,
         wait_s: float = 0.0,
         work_tokens: float = 0.0,
+        exact_tokens: int | None = None,
     ) -> Choice:
         """A choice with what is expected of it, in the form that `learn` and `forget` take back."""
-        cached_tokens = self.cached_tokens(prompt, known_blocks)
+        cached_tokens = self.cached_tokens(prompt, known_blocks) if exact_tokens is None else exact_tokens
         is_plain_text = request.single and not (request.prompt_tokens or request.media)
         return Choice(
             worker=worker,
@@ -130,12 +166,15 @@ class PrefixKnowledge:
             text_bytes=request.prompt_bytes if is_plain_text else 0,
             touched_s=touched_s,
             chosen_s=now_s,
+            tokens=prompt.exact,
         )
 
-    def enter(self, life: int, prompt: Prompt, now_s: float) -> None:
-        """This life is going to hold the prompt."""
+    def enter(self, life: int, prompt: Prompt, now_s: float, wait_s: float = 0.0) -> None:
+        """This life is going to hold the prompt, in `wait_s` or so."""
         if prompt.hashes:
             self.index.insert(life, prompt.hashes, now_s)
+        if self._exact is not None and prompt.exact is not None and (size := self._exact.block_size(life)):
+            self._exact.promise(life, prompt.exact.hashes(size), now_s + 2 * wait_s + _PROMISE_S)
 
     def learn(self, choice: Choice, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> None:
         """Learn how long tokens are, true counts at ends of blocks, and what the worker has evicted."""
@@ -159,7 +198,10 @@ class PrefixKnowledge:
 
     def forget(self, choice: Choice) -> None:
         """The worker has not computed what it was chosen for."""
-        self.index.forget(choice.worker.life, choice.hashes[choice.known_blocks :])
+        life, tokens = choice.worker.life, choice.tokens
+        self.index.forget(life, choice.hashes[choice.known_blocks :])
+        if self._exact is not None and tokens is not None and (size := self._exact.block_size(life)):
+            self._exact.withdraw(life, tokens.hashes(size))
 
 
 @lru_cache(maxsize=1024)
