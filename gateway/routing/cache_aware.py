@@ -3,7 +3,7 @@
     price = queue wait + prefill of what the worker lacks + running requests + burden on others
 
 The burden is the larger of two: that prefill makes those wait who come next, the more the busier the worker (and less
-at one that has had less to do than the mean, such as a new one); and that its text takes the place of other text in a
+at one that has had less to do than the mean of a busy fleet, such as a new one); and that its text takes the place of other text in a
 full cache, which others will prefill again.
 
 There is no switch between affinity and balance: a worker that holds the prefix is cheap until its queue costs more
@@ -177,13 +177,13 @@ class CacheAware:
     def _update_speeds(self, life: int) -> None:
         """All move with the fleet: a worker that has shown less than others must not seem slower for that."""
         prices = self._prices
-        fleet_speed = self._fleet.tokens_per_s(prices.prefill_tokens_per_s, prices.speed_prior_s)
+        fleet_speed = self._fleet.tokens_per_s(prices.prefill_tokens_per_s, prices.first_prior_s)
         lives = [life]
         if abs(fleet_speed / self._fleet_speed - 1) > _FLEET_MOVED:
             self._fleet_speed = fleet_speed
             lives = list(self._own)
         for one in lives:
-            self._speeds[one] = self._own[one].tokens_per_s(self._fleet_speed, prices.speed_memory_s)
+            self._speeds[one] = self._own[one].tokens_per_s(self._fleet_speed, prices.speed_prior_s)
 
     def _price_all(
         self, prompt: Prompt, candidates: Sequence[WorkerView], now_s: float, rng: random.Random
@@ -267,7 +267,9 @@ class CacheAware:
         queue_s = queue_tokens / speed
         prefill_tokens = prompt.tokens - known_tokens
         prefill_s = (prefill_tokens if prefill_tokens > 1.0 else 1.0) / speed
-        share = busy / mean_busy if busy < mean_busy else 1.0
+        share = 1.0
+        if busy < mean_busy:
+            share -= (1.0 - busy / mean_busy) * min(mean_busy / prices.balance_from, 1.0)
         burden_s = (prices.repeat * share + prices.busy * busy / (1.0 - busy)) * prefill_s
         excess_blocks = len(hashes) - known - room_blocks
         if excess_blocks > 0:

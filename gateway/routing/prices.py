@@ -19,6 +19,7 @@ class Prices:
     over_capacity_s: float = 1.0  # for each request beyond the worker's max_running_requests: it will queue
     repeat: float = 1.5  # prefill weighs so much more than waiting (at workers with less to do than the mean: less)
     busy: float = 3.0  # ... and this much more times u / (1 - u), u: the worker's share of time spent on prefill lately
+    balance_from: float = 0.05  # mean u from which on workers with less to do are wholly relieved of `repeat`
     recent_s: float = 30.0  # time constant of "lately"
     most_busy: float = 0.8  # bound on u
     displacement: float = 16.0  # prefill seconds that later requests pay per second's worth of text displaced
@@ -28,6 +29,7 @@ class Prices:
     learning_rate: float = 0.1  # of the running averages
     capacity_share: float = 0.95  # of a worker's pool that prompts fill; the rest is for answers being written
     min_learning_tokens: int = 256  # shorter prompts tell little about the length of tokens or about speed
-    speed_memory_s: float = 2.0  # of prefill that speeds are worked out from; as much the fleet's counts for a worker's
-    speed_prior_s: float = 0.1  # of prefill that the fleet's speed to begin with counts for
+    speed_memory_s: float = 4.0  # of prefill that speeds are worked out from
+    speed_prior_s: float = 0.5  # of prefill that the fleet's speed counts for in that of a worker
+    first_prior_s: float = 0.1  # of prefill that the first guess counts for in the fleet's speed
     evidence_age_s: float = 2.0  # a block touched less long ago may still be in the making: its absence proves nothing

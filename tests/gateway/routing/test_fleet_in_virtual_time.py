@@ -4,6 +4,7 @@ SGLang's router, and bounds."""
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -16,7 +17,7 @@ from gateway.routing.cache_aware import CacheAware
 from gateway.routing.policy import Policy
 from gateway.routing.prefix_knowledge import PrefixKnowledge
 from gateway.routing.prices import Prices
-from gateway.routing.simple import RoundRobin
+from gateway.routing.simple import LeastLoad, RoundRobin
 
 
 def cache_aware(clock: Clock, simulation: Simulation) -> Policy:
@@ -26,6 +27,7 @@ def cache_aware(clock: Clock, simulation: Simulation) -> Policy:
 
 MAKERS = {
     "cache_aware": cache_aware,
+    "least_load": lambda clock, simulation: LeastLoad(),
     "round_robin": lambda clock, simulation: RoundRobin(),
     "first_owner": lambda clock, simulation: FirstOwnerTree(),
     "oracle": lambda clock, simulation: LoadBoundedOracle(simulation),
@@ -103,6 +105,18 @@ def test_a_slow_worker_does_not_draw_more() -> None:
     slow, *fast = result.workers
     assert slow.requests < 0.5 * sum(worker.requests for worker in fast) / 3
     assert slow.prefilled_tokens < 0.3 * sum(worker.prefilled_tokens for worker in fast) / 3
+
+
+def test_bursts_are_taken_no_worse_than_by_counting_requests() -> None:
+    """Three seconds of many sessions, three of none, and so on."""
+    steady = synthetic(5, rate_per_s=40, duration_s=12)
+    bursts = [replace(one, arrival_s=one.arrival_s + 3 * (one.arrival_s // 3)) for one in steady.sessions]
+    workload = replace(steady, sessions=tuple(bursts))
+    ours, theirs = (
+        Simulation(MAKERS[policy], workers_of(4, 60_000)).run(workload) for policy in ("cache_aware", "least_load")
+    )
+    assert ours.ttft_quantile_s(0.99) <= theirs.ttft_quantile_s(0.99)
+    assert ours.mean_ttft_s < 0.5 * theirs.mean_ttft_s
 
 
 def test_a_system_prompt_shared_by_everybody_balances() -> None:
