@@ -3,8 +3,8 @@
     price = queue wait + prefill of what the worker lacks + running requests + burden on others
 
 The burden is the larger of two: that prefill makes those wait who come next, the more the busier the worker (and less
-at one that has had less to do than the mean of a busy fleet, such as a new one); and that its text takes the place of other text in a
-full cache, which others will prefill again.
+at one that has had less to do than the mean of a busy fleet, such as a new one); and that its text takes the place of
+other text in a full cache, which others will prefill again.
 
 There is no switch between affinity and balance: a worker that holds the prefix is cheap until its queue costs more
 than prefilling elsewhere. Equal prices go to the least busy.
