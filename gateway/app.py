@@ -7,8 +7,9 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from common.clock import Clock, MonotonicClock
 from gateway.admission.factory import make_gate, make_keyring
@@ -26,6 +27,7 @@ from gateway.fleet.ray_discovery import RayFleetWatch
 from gateway.fleet.registry import Registry
 from gateway.kv_events.mode import ExactMode, make_exact_mode
 from gateway.metrics import Metrics
+from gateway.processes.siblings import Member, Siblings
 from gateway.proxy.access_log import AccessLog
 from gateway.proxy.aliased import AliasedExchanges
 from gateway.proxy.exchange import Exchange
@@ -50,6 +52,7 @@ class Gateway:
     health: HealthMonitor
     discovery: Discovery
     exact: ExactMode | None
+    siblings: Siblings | None
 
     @contextlib.asynccontextmanager
     async def running(self, on_failure: Callable[[BaseException], None]) -> AsyncIterator[None]:
@@ -62,7 +65,10 @@ class Gateway:
             if not task.cancelled() and (error := task.exception()) is not None:
                 on_failure(error)
 
-        tasks = [asyncio.create_task(work()) for work in (self.discovery.run, self.health.run, self.forwarder.sweep)]
+        works = [self.discovery.run, self.health.run, self.forwarder.sweep]
+        if self.siblings is not None:
+            works.append(self.siblings.run)
+        tasks = [asyncio.create_task(work()) for work in works]
         for task in tasks:
             task.add_done_callback(check)
         try:
@@ -82,8 +88,9 @@ def build(
     clock: Clock | None = None,
     metrics_registry: CollectorRegistry | None = None,
     rng: random.Random | None = None,
+    member: Member | None = None,
 ) -> Gateway:
-    """Wire one gateway. Call inside a running event loop."""
+    """Wire one gateway, or one process of it if `member` says so. Call inside a running event loop."""
     clock = clock or MonotonicClock()
     rng = rng or random.Random()
     keyring = make_keyring(settings)
@@ -131,9 +138,10 @@ def build(
     for subscriber in (metrics.workers, pools.follow, health.follow):
         registry.subscribe(subscriber)
     control = WorkerControl(registry, AllowedHosts(settings.allowed_worker_hosts))
+    siblings = make_siblings(member, control, metrics.registry)
     app = make_app(
         registry,
-        metrics,
+        siblings.metrics if siblings is not None else partial(render_here, metrics.registry),
         forwarder,
         fetcher,
         control,
@@ -147,7 +155,21 @@ def build(
     if settings.cors_allowed_origins:
         asgi = for_browsers(asgi, settings.cors_allowed_origins)
     discovery = make_discovery(settings, registry)
-    return Gateway(settings, registry, forwarder, asgi, keyring, health, discovery, exact)
+    return Gateway(settings, registry, forwarder, asgi, keyring, health, discovery, exact, siblings)
+
+
+def make_siblings(member: Member | None, control: WorkerControl, registry: CollectorRegistry) -> Siblings | None:
+    """How this process talks with the gateway's others, if there are any."""
+    if member is None:
+        return None
+    siblings = Siblings(member, control, partial(generate_latest, registry))
+    control.announce = siblings.announce
+    return siblings
+
+
+async def render_here(registry: CollectorRegistry) -> bytes:
+    """The metrics of the only process."""
+    return generate_latest(registry)
 
 
 def make_discovery(settings: GatewaySettings, registry: Registry) -> Discovery:

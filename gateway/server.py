@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from types import FrameType
 
 import uvicorn
@@ -19,9 +20,11 @@ import uvloop
 
 from common.process import bind_port, raise_file_limit, url_of
 from common.tls import tls_options
-from gateway.admission.factory import share
+from gateway.admission.factory import make_keyring, share
 from gateway.app import Gateway, build
 from gateway.config import GatewaySettings
+from gateway.processes.parent import run_processes
+from gateway.processes.siblings import Member
 from gateway.proxy.accelerate import accelerate
 from gateway.proxy.bounded_protocol import BoundedProtocol, HttpBounds
 from gateway.proxy.hot_protocol import HotProtocol
@@ -128,9 +131,10 @@ def uvicorn_config(gateway: Gateway) -> uvicorn.Config:
     )
 
 
-async def serve(settings: GatewaySettings, sock: socket.socket) -> int:
-    """Serve until told to stop. Returns the exit code: 1 if it could not go on."""
-    gateway = build(settings)
+async def serve(settings: GatewaySettings, sock: socket.socket, member: Member | None) -> int:
+    """Serve until told to stop, as one of several processes if `member` says so. Returns the exit code: 1 if it could
+    not go on."""
+    gateway = build(settings, member=member)
     server = GatewayServer(uvicorn_config(gateway), gateway)
     _settle_garbage_collector()
     _LOG.info("Gateway listening on %s, policy %s", url_of(sock, tls=settings.tls), settings.policy)
@@ -149,8 +153,15 @@ def _settle_garbage_collector() -> None:
 def run(settings: GatewaySettings) -> int:
     """Bind, then serve until told to stop. Returns the exit code. Raises UserError before anything runs."""
     raise_file_limit()
-    with (
-        bind_port(settings.host, settings.port) as sock,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-    ):
-        return runner.run(serve(settings, sock))
+    if settings.gateway_processes == 1:
+        with bind_port(settings.host, settings.port) as sock:
+            return run_one(settings, sock, None)
+    make_keyring(settings)  # so that bad files are told once, and not by each process
+    tls_options(settings)
+    return run_processes(settings.host, settings.port, settings.gateway_processes, partial(run_one, settings))
+
+
+def run_one(settings: GatewaySettings, sock: socket.socket, member: Member | None) -> int:
+    """One gateway process, on its own event loop."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(serve(settings, sock, member))

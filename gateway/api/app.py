@@ -13,18 +13,17 @@ from common.errors import HttpFault
 from gateway.api.answers import fault
 from gateway.api.explain import explain_routes
 from gateway.api.fleet_wide import FanOut, fan_out_routes, model_routes
-from gateway.api.health import health_routes
+from gateway.api.health import Render, health_routes
 from gateway.api.workers import http_fault, older_worker_routes, worker_routes
 from gateway.fleet.control import WorkerControl
 from gateway.fleet.registry import Registry
-from gateway.metrics import Metrics
 from gateway.proxy.fetch import Fetcher
 from gateway.proxy.forwarder import Forwarder
 
 
 def make_app(
     registry: Registry,
-    metrics: Metrics,
+    render_metrics: Render,
     forwarder: Forwarder,
     fetcher: Fetcher,
     control: WorkerControl,
@@ -35,7 +34,7 @@ def make_app(
 ) -> FastAPI:
     """Everything but what is proxied to one worker."""
     app = FastAPI(title="Canopy gateway", version="0.1.0")
-    app.include_router(health_routes(registry, metrics, forwarder))
+    app.include_router(health_routes(registry, render_metrics, forwarder))
     app.include_router(worker_routes(registry, control))
     app.include_router(older_worker_routes(registry, control))
     app.include_router(model_routes(registry, aliases))

@@ -51,7 +51,8 @@ def explain_routes(
             return fault(error.status, error.message, param=error.param, code=error.code)
         offered = {offer.worker.url for offer in offers}
         others = [worker for worker in registry.snapshot.workers if worker.url not in offered]
-        return JSONResponse(explanation(policy_name, asked, offers) | {"not_considered": list(map(outsider, others))})
+        outsiders = [outsider(worker, offers[0].worker.model) for worker in others]
+        return JSONResponse(explanation(policy_name, asked, offers) | {"not_considered": outsiders})
 
     return routes
 
@@ -92,8 +93,13 @@ def candidate(offer: Offer) -> dict[str, Any]:
     }
 
 
-def outsider(worker: WorkerView) -> dict[str, Any]:
-    """A worker that was no candidate."""
+def outsider(worker: WorkerView, model: str) -> dict[str, Any]:
+    """A worker that was no candidate, or was not priced because there are so many."""
     status = worker.status.value
-    why = worker.message or (status if worker.status is not WorkerStatus.READY else "ready, but not for this request")
+    if worker.status is not WorkerStatus.READY:
+        why = worker.message or status
+    elif worker.model != model:
+        why = "it serves another model"
+    else:
+        why = "not among those drawn, or set aside by its breaker, a rest, or the target that was asked for"
     return {"worker": worker.name, "url": worker.url, "model": worker.model, "status": status, "why": why}
