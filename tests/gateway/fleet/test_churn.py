@@ -1,4 +1,4 @@
-"""Workers that come, go, restart and drain while requests flow; over both data paths."""
+"""Workers that come, go, restart and drain while requests flow."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ from tests.helpers.gateway_harness import RunningGateway, chat_body, request_byt
 from tests.helpers.processes import until
 
 NOBODY = ("http://127.0.0.1:9", "http://127.0.0.1:11", "http://127.0.0.1:13")  # nothing listens there
+
+
+@pytest.fixture
+def fast_path() -> bool:
+    """One data path is enough: what is tested here lies behind both."""
+    return True
 
 
 async def slow_stream(request: Received, reply: Reply) -> None:

@@ -24,6 +24,12 @@ QUICK_BREAKER: dict[str, Any] = {
 }
 
 
+@pytest.fixture
+def fast_path() -> bool:
+    """One data path is enough: what is tested here lies behind both."""
+    return True
+
+
 def answers(status: int, **headers: str) -> Script:
     async def script(request: Received, reply: Reply) -> None:
         await reply.json({"error": {"message": "no"}}, status, **headers)

@@ -6,6 +6,8 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from tests.helpers.fake_worker import FakeWorker, Received, Reply, answer
 from tests.helpers.gateway_harness import chat_body, request_bytes, running_gateway
 from tests.helpers.processes import until
@@ -13,6 +15,12 @@ from tests.helpers.story_worker import StoryTeller, request_fields, story_script
 
 QUICK_PROBES: dict[str, Any] = {"health_interval_s": 0.1, "health_timeout_s": 0.2, "health_max_failures": 3}
 STORY = "Once upon a time there was a cat."
+
+
+@pytest.fixture
+def fast_path() -> bool:
+    """One data path is enough: what is tested here lies behind both."""
+    return True
 
 
 class Hanging:
