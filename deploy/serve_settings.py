@@ -34,10 +34,13 @@ PUBLIC = frozenset(
         "ssl_keyfile_password",
     }
 )
-GATEWAY_ONLY = PUBLIC & GatewaySettings.model_fields.keys()
-_PATHS = frozenset(setting.name for setting in settings_of(WorkerSettings) if setting.path)
+MUTUAL_TLS = frozenset({"ssl_ca_certs"})  # the launcher has no certificate to show, and asks the gateway how it is
+GATEWAY_ONLY = (PUBLIC & GatewaySettings.model_fields.keys()) - MUTUAL_TLS
+_PATHS = frozenset(
+    setting.name for cls in (WorkerSettings, GatewaySettings) for setting in settings_of(cls) if setting.path
+)
 _DOWNLOAD = "download the model first, for example with `hf download`, and give its directory"
-_PROXY = "the gateway does not have it; put a proxy that does in front of the gateway"
+_PROXY = "put a proxy that does it in front of the gateway"
 LAUNCHERS = frozenset({"worker_urls", "ray_address", "incarnation", "ready_file", "dp_size"})  # the launcher decides
 HUB = frozenset({"revision", "download_dir"})  # the launcher gets the model for all replicas
 SHARED = frozenset({"log_level", "log_format", "max_body_bytes", "shutdown_grace_s"})  # both have them, both get them
@@ -92,7 +95,7 @@ def combined_settings() -> type[Settings]:
         for setting in settings_of(cls):
             if setting.name not in LAUNCHERS and setting.name not in fields:
                 field = setting.field
-                if setting.name in PUBLIC and cls is not GatewaySettings:
+                if setting.name in PUBLIC - GATEWAY_ONLY:
                     field = without_feature(field, _PROXY)
                 if setting.name in HUB:
                     field = without_feature(field, _DOWNLOAD)

@@ -31,7 +31,8 @@ class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
     def url(self) -> str:
         """The gateway's address as seen from this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        scheme = "https" if self.gateway_values.get("ssl_certfile") else "http"
+        return f"{scheme}://[{host}]:{self.port}" if ":" in host else f"{scheme}://{host}:{self.port}"
 
     @property
     def token_file(self) -> Path:

@@ -9,7 +9,16 @@ import pytest
 from common.errors import UserError
 from common.settings import settings_of
 from common.settings.tree import Setting
-from deploy.serve_settings import GATEWAY_ONLY, HUB, LAUNCHERS, PUBLIC, SHARED, combined_settings, load_serve_settings
+from deploy.serve_settings import (
+    GATEWAY_ONLY,
+    HUB,
+    LAUNCHERS,
+    MUTUAL_TLS,
+    PUBLIC,
+    SHARED,
+    combined_settings,
+    load_serve_settings,
+)
 from gateway.config import GatewaySettings
 from tests.helpers.setting_values import COMPANIONS, on_command_line, other_value
 from worker.config import WorkerSettings
@@ -17,7 +26,7 @@ from worker.config import WorkerSettings
 
 def test_every_setting_that_both_programs_have_has_a_declared_owner() -> None:
     both = GatewaySettings.model_fields.keys() & WorkerSettings.model_fields.keys()
-    assert both == GATEWAY_ONLY | SHARED
+    assert both == GATEWAY_ONLY | SHARED | MUTUAL_TLS
     for name in SHARED:
         assert GatewaySettings.model_fields[name].annotation == WorkerSettings.model_fields[name].annotation
     assert GatewaySettings.model_fields.keys() | WorkerSettings.model_fields.keys() >= LAUNCHERS
