@@ -14,7 +14,7 @@ from gateway.proxy.downstream import Downstream
 from gateway.proxy.exchange import Exchange, Inbound
 from gateway.proxy.fetch import Fetcher, FetchError
 from gateway.proxy.forwarder import Forwarder
-from gateway.proxy.http1 import ResponseHead
+from gateway.proxy.http1 import Headers, ResponseHead
 from gateway.proxy.upstream import Failure, FailureKind
 from gateway.resilience.continuation import Continuation, continuation_of
 from gateway.resilience.outcomes import RETRIED_STATUSES, Outcome, outcome_of, rest_of
@@ -151,16 +151,21 @@ class ResumingExchanges:
         if continuation is None:
             return Exchange(forwarder, inbound, downstream)
 
+        keys = [item for item in inbound.head.headers if item[0] == b"authorization"]
+
         async def count(url: str, text: str) -> int | None:
-            return await count_tokens(self._fetcher, url, continuation.model, text)
+            return await count_tokens(self._fetcher, url, continuation.model, text, keys)
 
         return ResumingExchange(forwarder, inbound, downstream, continuation, count)
 
 
-async def count_tokens(fetcher: Fetcher, url: str, model: object, text: str) -> int | None:
-    """How many tokens the worker takes `text` for; None if it has no /tokenize that says so. Raises FetchError."""
+async def count_tokens(fetcher: Fetcher, url: str, model: object, text: str, keys: Headers) -> int | None:
+    """How many tokens the worker takes `text` for; None if it has no /tokenize that says so. Raises FetchError.
+
+    `keys`: the client's authorization, if it gave one.
+    """
     body = orjson.dumps({"model": model, "prompt": text, "add_special_tokens": False})
-    headers = [(b"content-type", b"application/json")]
+    headers = [(b"content-type", b"application/json"), *keys]
     answer = await fetcher.fetch(
         url, "/tokenize", timeout_s=_COUNT_TIMEOUT_S, method="POST", headers=headers, body=body
     )

@@ -117,8 +117,9 @@ async def test_who_asks_for_a_worker_by_name_gets_its_own_word(fast_path: bool) 
     ):
         assert (await gateway.chat()).status_code == 200
         assert view(gateway, full).guard.standing is Standing.RESTING
+        named = {"x-canopy-target-worker": full.url}
         for _ in range(3):
-            reply = await gateway.chat(**{"x-canopy-target-worker": full.url})
+            reply = await gateway.client.post(CHAT, content=chat_body(), headers=named)
             assert (reply.status_code, reply.headers["retry-after"]) == (429, "5")
         assert (len(full.requests), len(free.requests)) == (4, 1)
 

@@ -35,7 +35,7 @@ async def post(gateway: RunningGateway, fields: dict[str, Any]) -> bytes:
     """The whole stream."""
     client = await gateway.raw()
     path = CHAT if "messages" in fields else COMPLETIONS
-    await client.send(request_bytes(json.dumps(fields).encode(), path))
+    await client.send(request_bytes(json.dumps(fields).encode(), path, "authorization: Bearer k"))
     status, _, body = await client.response()
     assert status == 200
     client.close()
@@ -81,6 +81,7 @@ async def test_the_next_worker_is_given_the_text_so_far(fast_path: bool) -> None
         assert STORY.startswith(given["messages"][-1]["content"]) and given["messages"][-1]["content"]
         assert given["max_tokens"] == 30 - len(given["messages"][-1]["content"].split())
         assert given["temperature"] == 0
+        assert [request.target for request in alive.requests if request.header("authorization") != "Bearer k"] == []
 
 
 async def test_it_is_off_by_default(fast_path: bool) -> None:
