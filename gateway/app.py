@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -176,6 +177,11 @@ def make_discovery(settings: GatewaySettings, registry: Registry) -> Discovery:
     """Who tells which workers there are."""
     if settings.ray_address is not None:
         return FleetDiscovery(registry, RayFleetWatch(settings.ray_address))
+    if settings.service_discovery:
+        from gateway.fleet.kubernetes import KubernetesDiscovery, in_cluster  # httpx is needed for nothing else here
+
+        cluster = in_cluster(os.environ, settings.service_discovery_namespace)
+        return KubernetesDiscovery(registry, cluster, settings.selector, settings.service_discovery_port)
     return StaticDiscovery(registry, settings.worker_urls)
 
 

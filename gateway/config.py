@@ -151,6 +151,8 @@ class GatewaySettings(
             )
         if self.worker_urls and self.ray_address is not None:
             raise ValueError("Give either --worker-urls or --ray-address, not both.")
+        if self.service_discovery and (self.worker_urls or self.ray_address is not None):
+            raise ValueError("--service-discovery finds the workers; leave out --worker-urls and --ray-address.")
         if 0 < self.max_concurrent_requests < self.gateway_processes:
             raise ValueError("--max-concurrent-requests is shared among --gateway-processes; give at least as many.")
         return self
