@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import orjson
 
 from common.clock import Clock
+from gateway.fleet.metrics_load import load_of_metrics
 from gateway.fleet.registry import Registry, Snapshot
 from gateway.fleet.worker import Identity, LoadReport, WorkerStatus, WorkerView
 from gateway.kv_events.endpoints import told_endpoints, told_tokenizer
@@ -23,7 +24,8 @@ _IDENTITY_EVERY = 10  # probes of a ready worker
 _NOT_READY_INTERVAL_S = 0.5
 _MAX_PARALLEL = 64
 _SERVER_INFO_PATHS = ("/server_info", "/get_server_info", "/model_info", "/get_model_info")
-_LOAD_PATHS = ("/v1/loads", "/get_load")
+_METRICS_PATH = "/metrics"
+_LOAD_PATHS = ("/v1/loads", "/get_load", _METRICS_PATH)
 
 
 class Answer(Protocol):
@@ -221,12 +223,18 @@ class HealthMonitor:
         while record.load_path is not None:
             answer = await self._probe.get(url, record.load_path, self._timeout_s)
             if answer.status == 200:
-                self._registry.report(url, load_of(decode(answer.body), self._clock.now_s()))
+                self._report(url, record.load_path, answer.body)
                 return
             if answer.status not in (404, 405):
                 return
             following = _LOAD_PATHS[_LOAD_PATHS.index(record.load_path) + 1 :]
             record.load_path = following[0] if following else None
+
+    def _report(self, url: str, path: str, body: bytes) -> None:
+        now_s = self._clock.now_s()
+        report = load_of_metrics(body, now_s) if path == _METRICS_PATH else load_of(decode(body), now_s)
+        if report is not None:
+            self._registry.report(url, report)
 
     async def _first_json(self, url: str, paths: tuple[str, ...]) -> dict[str, Any]:
         """The first of `paths` that the worker has, as a JSON object; empty if it has none."""
