@@ -1,4 +1,5 @@
-"""Every metric of the gateway. The data path counts in plain numbers; Prometheus families are made when it asks."""
+"""The gateway's metrics, but for admission's (gateway/admission/metrics.py). The data path counts in plain numbers;
+Prometheus families are made when it asks."""
 
 from __future__ import annotations
 
