@@ -175,15 +175,17 @@ def _text(rng: random.Random, num_words: int) -> str:
 
 
 async def _ask(session: aiohttp.ClientSession, url: str, messages: list[dict[str, str]]) -> tuple[Outcome, str]:
-    body = {"messages": messages, "max_tokens": 16}
+    body = {"messages": messages, "max_tokens": 16, "stream": True, "stream_options": {"include_usage": True}}
     async with session.post(f"{url}/v1/chat/completions", json=body) as response:
-        answer = orjson.loads(await response.read())
+        text = await response.text()
         if response.status != 200:
-            raise RuntimeError(f"status {response.status}: {answer}")
+            raise RuntimeError(f"status {response.status}: {text}")
         parts = dict(part.split("=", 1) for part in response.headers["x-canopy-route"].split("; "))
-    usage = answer["usage"]
+    events = [orjson.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    answer = "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
+    usage = events[-1]["usage"]
     actual = (usage["prompt_tokens_details"] or {}).get("cached_tokens", 0)
-    return Outcome(usage["prompt_tokens"], int(parts["cached"]), actual), answer["choices"][0]["message"]["content"]
+    return Outcome(usage["prompt_tokens"], int(parts["cached"]), actual), answer
 
 
 async def _knows_tokens(session: aiohttp.ClientSession, url: str) -> bool:

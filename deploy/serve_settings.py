@@ -78,6 +78,8 @@ def load_serve_settings(argv: Sequence[str], env: Mapping[str, str]) -> ServeSet
     values = {name: _from_anywhere(name, getattr(loaded.settings, name)) for name in loaded.sources}
     worker_values = _values_of(WorkerSettings, values, without=GATEWAY_ONLY)
     gateway_values = _values_of(GatewaySettings, values, without=frozenset())
+    if gateway_values.get("routing_mode") == "exact":
+        worker_values.setdefault("kv_events_config", {"publisher": "zmq"})
     return ServeSettings(
         fleet=validated(FleetSettings, _values_of(FleetSettings, values, without=frozenset())),
         gateway=validated(GatewaySettings, gateway_values),

@@ -54,10 +54,10 @@ def told_endpoints(url: str, config: object, page_size: object = None) -> Endpoi
     """
     try:
         fields = orjson.loads(config) if isinstance(config, str) else config
-        told = KvEventsConfig.of(fields)
+        if not isinstance(fields, dict) or fields.get("publisher", "null") != "zmq":
+            return None
+        told = KvEventsConfig.of({name: fields[name] for name in KvEventsConfig.__struct_fields__ if name in fields})
     except ValueError:
-        return None
-    if not isinstance(fields, dict) or fields.get("publisher", "null") != "zmq":
         return None
     host = urlsplit(url).hostname or ""
     events = _at(host, told.endpoint or "tcp://*:5557")

@@ -33,8 +33,8 @@ MAX_PRICED = 32  # candidates; of more, those with the longest prefix and a rand
 class Price(msgspec.Struct, frozen=True, gc=False):
     """What one worker costs one request, in seconds. `known_blocks`: of its prompt, held there.
 
-    `exact_tokens`: the same by the worker's own word, None if there is none; it goes before. `busy`: share of its time
-    that it has had prefill for lately.
+    `exact_tokens`: held by the worker's own word, or on their way there; None if there is no word; goes before. `busy`:
+    share of its time that it has had prefill for lately.
     """
 
     worker: WorkerView
@@ -125,7 +125,10 @@ class CacheAware:
         known, life = price.known_blocks, price.worker.life
         touched_s = self._note_reuse(life, prompt.hashes[known - 1], now_s) if known else None
         wait_s = price.queue_s + price.prefill_s
-        knowledge.enter(life, prompt, now_s, wait_s)
+        exact_tokens = None
+        if prompt.exact is not None:
+            exact_tokens = knowledge.exact_tokens(life, prompt, now_s, now_s + self._admitted_in_s(price))
+        knowledge.enter(life, prompt, now_s, price.queue_s, wait_s)
         self._work[life] = self._recent_tokens(life, now_s) + price.prefill_s * self._speed(life), now_s
         return knowledge.choice(
             request,
@@ -137,28 +140,29 @@ class CacheAware:
             now_s,
             wait_s=wait_s,
             work_tokens=wait_s * self._speed(life),
-            exact_tokens=price.exact_tokens,
+            exact_tokens=exact_tokens,
         )
 
     def explain(self, request: RouteRequest, snapshot: Snapshot, candidates: Sequence[WorkerView]) -> list[Offer]:
         if self._knowledge.follow(snapshot):
             self._forget_speeds(snapshot)
         prompt = self._knowledge.read(request, request.model or candidates[0].model)
-        prices = self._price_all(prompt, candidates, self._clock.now_s(), twin(self._rng))
+        now_s = self._clock.now_s()
+        prices = self._price_all(prompt, candidates, now_s, twin(self._rng))
         best = self._best(prices)
         prices.sort(key=lambda price: (price is not best, price.total_s, *queue_length(price.worker)))
-        return [
-            Offer(
-                worker=price.worker,
-                reason=_reason(price, prompt),
-                cached_tokens=self._knowledge.cached_tokens(prompt, price.known_blocks)
-                if price.exact_tokens is None
-                else price.exact_tokens,
-                price_s=price.total_s,
-                parts=price.parts(),
-            )
-            for price in prices
-        ]
+        return [self._offer(price, prompt, now_s) for price in prices]
+
+    def _offer(self, price: Price, prompt: Prompt, now_s: float) -> Offer:
+        knowledge, worker = self._knowledge, price.worker
+        exact_tokens = knowledge.exact_tokens(worker.life, prompt, now_s, now_s + self._admitted_in_s(price))
+        cached_tokens = knowledge.cached_tokens(prompt, price.known_blocks) if exact_tokens is None else exact_tokens
+        return Offer(worker, _reason(price, prompt), cached_tokens, price.total_s, price.parts())
+
+    def _admitted_in_s(self, price: Price) -> float:
+        """Until the worker begins with the request. What then is computed beside it is not cached for it."""
+        beside_s = self._prices.side_by_side_tokens / self._speed(price.worker.life)
+        return max(price.queue_s - beside_s, 0.0)
 
     def started(self, choice: Choice, elapsed_s: float) -> None:
         """Learn how fast the worker prefills."""

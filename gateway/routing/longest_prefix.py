@@ -65,7 +65,7 @@ class LongestPrefix:
     def _match(self, prompt: Prompt, worker: WorkerView, now_s: float) -> _Match:
         knowledge = self._knowledge
         known = knowledge.index.matched(worker.life, prompt.hashes)
-        exact_tokens = knowledge.exact_tokens(worker.life, prompt, now_s)
+        exact_tokens = knowledge.exact_tokens(worker.life, prompt, now_s, now_s)
         tokens = knowledge.cached_tokens(prompt, known) if exact_tokens is None else exact_tokens
         return _Match(tokens, known, exact_tokens, worker)
 

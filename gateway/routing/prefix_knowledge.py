@@ -5,6 +5,7 @@ Policies that look at prompts ask here, and the shadow policy's bookkeeping does
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
@@ -23,6 +24,7 @@ from gateway.routing.prices import Prices
 _RELIMIT_SHARE = 0.1  # change in the length of tokens after which capacities in blocks are worked out anew
 _NEAR_BLOCKS = 1.5  # of the estimate, or of what is known already: what is further off tells of other things
 _ANCHOR_BYTES = 256  # of memory for one anchor
+_STEP_S = 0.01  # of a worker: who comes so much later finds what was begun before
 _PROMISE_S = 5.0  # beyond twice the expected wait, until a prompt must be in a worker's cache if it ever will
 _ANCHOR_SHARE = 16  # 1 of so many bytes of the index may be anchors
 
@@ -120,15 +122,16 @@ class PrefixKnowledge:
             return anchored
         return min(round(known_blocks * prompt.block_tokens), max(round(prompt.tokens) - 1, 0))
 
-    def exact_tokens(self, life: int, prompt: Prompt, now_s: float) -> int | None:
-        """The same by the worker's own word; None if it tells nothing, or the prompt's tokens are not known."""
+    def exact_tokens(self, life: int, prompt: Prompt, now_s: float, by_s: float = math.inf) -> int | None:
+        """The same by the worker's own word; None if it tells nothing, or the prompt's tokens are not known. Prompts on
+        their way count as far as they should be cached at `by_s`."""
         index, tokens = self._exact, prompt.exact
         block_size = index.block_size(life) if index is not None and tokens is not None else None
         if index is None or tokens is None or block_size is None:
             return None
         if not block_size:
             return 0
-        matched = index.matched(life, tokens.hashes(block_size), now_s)
+        matched = index.matched(life, tokens.hashes(block_size), now_s, by_s)
         return min(matched * block_size, tokens.count - 1)
 
     def exact_holders(self, workers: Sequence[WorkerView], prompt: Prompt, now_s: float) -> list[WorkerView]:
@@ -169,12 +172,13 @@ class PrefixKnowledge:
             tokens=prompt.exact,
         )
 
-    def enter(self, life: int, prompt: Prompt, now_s: float, wait_s: float = 0.0) -> None:
-        """This life is going to hold the prompt, in `wait_s` or so."""
+    def enter(self, life: int, prompt: Prompt, now_s: float, queue_s: float = 0.0, wait_s: float = 0.0) -> None:
+        """This life is going to hold the prompt: it begins with it in `queue_s`, and has it in `wait_s` or so."""
         if prompt.hashes:
             self.index.insert(life, prompt.hashes, now_s)
         if self._exact is not None and prompt.exact is not None and (size := self._exact.block_size(life)):
-            self._exact.promise(life, prompt.exact.hashes(size), now_s + 2 * wait_s + _PROMISE_S)
+            ready_s = now_s + min(queue_s + _STEP_S, wait_s)
+            self._exact.promise(life, prompt.exact.hashes(size), ready_s, now_s + 2 * wait_s + _PROMISE_S)
 
     def learn(self, choice: Choice, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> None:
         """Learn how long tokens are, true counts at ends of blocks, and what the worker has evicted."""

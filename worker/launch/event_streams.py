@@ -18,12 +18,13 @@ _PUSH_INTERVAL_S = 0.05
 _IDLE_PUSHES = 20  # intervals between two reports of an idle replica, for those who join
 
 
-def open_events(settings: WorkerSettings, page_size: int) -> EventPublisher | None:
-    """The publisher of --kv-events-config; None without it, or without a prefix cache. Raises UserError."""
+def open_events(settings: WorkerSettings, host: str, page_size: int) -> EventPublisher | None:
+    """The publisher of --kv-events-config; None without it, or without a prefix cache. `host`: the IP address that the
+    replica listens on. Raises UserError."""
     config = events_config(settings)
     if config is None:
         return None
-    return EventPublisher(config, settings.host, block_size_of(page_size, config.block_size), time.time)
+    return EventPublisher(config, host, block_size_of(page_size, config.block_size), time.time)
 
 
 async def push_loads(service: Service, publish: Callable[[object], None]) -> None:

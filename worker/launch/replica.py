@@ -142,7 +142,7 @@ class Replica:
 
     def _open_events(self, ready: SchedulerReady) -> None:
         """Publish what the prefix cache holds, if that is wanted. Raises UserError."""
-        self._events = events = open_events(self._settings, ready.page_size)
+        self._events = events = open_events(self._settings, self._listener.getsockname()[0], ready.page_size)
         if events is not None:
             self._service.kv_events = events.config
             self._spawn(events.answer_replays())
