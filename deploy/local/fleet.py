@@ -211,7 +211,7 @@ def main(plan_file: Path) -> int:
     fleet = LocalFleet(plan, progress)
     try:
         fleet.start()
-        progress.invitation(plan.url, plan.model, plan.log_dir)
+        progress.invitation(plan.url, plan.model, plan.log_dir, needs_key=plan.needs_key)
         fleet.run()
     except PreparationError as error:
         return error.exit_code

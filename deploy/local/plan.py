@@ -35,6 +35,11 @@ class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
         return f"{scheme}://[{host}]:{self.port}" if ":" in host else f"{scheme}://{host}:{self.port}"
 
     @property
+    def needs_key(self) -> bool:
+        """Whether clients need an API key."""
+        return bool({"api_key", "api_key_file"} & self.gateway_values.keys())
+
+    @property
     def token_file(self) -> Path:
         """The secret of this fleet's Ray."""
         return Path(self.run_dir) / "ray-token"

@@ -68,23 +68,24 @@ class Progress:
             self._status.stop()
             self._status = None
 
-    def invitation(self, url: str, model: str, log_dir: str) -> None:
+    def invitation(self, url: str, model: str, log_dir: str, *, needs_key: bool = False) -> None:
         """How to use, watch and stop what runs now."""
         if self._json:
             return self.line(f"Serving {model} at {url}; logs in {log_dir}")
         text = (
             f"\nServing {model} at {url} after {self.elapsed_s:.1f} s. Try it:\n\n"
-            f"  {curl_line(url, model)}\n\n"
+            f"  {curl_line(url, model, needs_key=needs_key)}\n\n"
             f"Logs: {log_dir}    Fleet: canopy status    Stop: Ctrl-C\n"
         )
         self._console.print(text, markup=False)
 
 
-def curl_line(url: str, model: str) -> str:
-    """A request that works when pasted into a shell."""
+def curl_line(url: str, model: str, *, needs_key: bool = False) -> str:
+    """A request that works when pasted into a shell, if CANOPY_API_KEY is there where a key is needed."""
+    key = '-H "Authorization: Bearer $CANOPY_API_KEY" ' if needs_key else ""
     question = [{"role": "user", "content": "What is the capital of France?"}]
     body = {"model": model, "messages": question, "temperature": 0, "max_tokens": 64}
-    return f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
+    return f"curl {url}/v1/chat/completions {key}-H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
 
 
 def _describe(record: ReplicaRecord) -> str:

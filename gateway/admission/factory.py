@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from common.clock import Clock
+from common.errors import UserError
 from gateway.admission.bucket import TokenBucket
 from gateway.admission.gate import Gate, Guest
 from gateway.admission.keys import Caller, KeyLimits, Keyring, read_key_file
@@ -15,9 +16,11 @@ from gateway.config import GatewaySettings
 
 def make_keyring(settings: GatewaySettings) -> Keyring:
     """All keys. Raises UserError if the key file is at fault."""
-    limits = [KeyLimits(key=settings.api_key, name="api-key")] if settings.api_key is not None else []
-    if settings.api_key_file is not None:
-        limits += read_key_file(settings.api_key_file)
+    limits = read_key_file(settings.api_key_file) if settings.api_key_file is not None else []
+    if {settings.api_key, settings.admin_api_key} & {key.key for key in limits}:
+        raise UserError("--api-key-file has the key of --api-key or --admin-api-key; give each key once.")
+    if settings.api_key is not None:
+        limits.insert(0, KeyLimits(key=settings.api_key, name="api-key"))
     keys = [(key.key, _caller(key, number, settings)) for number, key in enumerate(limits)]
     return Keyring(keys, settings.admin_api_key)
 

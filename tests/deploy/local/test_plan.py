@@ -65,4 +65,6 @@ def test_the_printed_address_can_be_reached(host: str, url: str) -> None:
         log_dir="",
         fleet_file="",
     )
-    assert plan.url == url
+    assert (plan.url, plan.needs_key) == (url, False)
+    with_tls = msgspec.structs.replace(plan, gateway_values={"ssl_certfile": "c", "api_key": "k"})
+    assert (with_tls.url, with_tls.needs_key) == (url.replace("http:", "https:"), True)

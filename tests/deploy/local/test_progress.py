@@ -47,6 +47,12 @@ def test_the_curl_line_is_one_request_whatever_the_model_is_called() -> None:
     assert json.loads(words[-1])["model"] == "it's a $model"
 
 
+def test_the_curl_line_takes_the_key_from_the_environment() -> None:
+    line = curl_line("http://h:1", "m", needs_key=True)
+    assert '"Authorization: Bearer $CANOPY_API_KEY"' in line
+    assert len(shlex.split(line)) == len(shlex.split(curl_line("http://h:1", "m"))) + 2
+
+
 def test_as_json_each_event_is_an_object() -> None:
     out, clock = io.StringIO(), FakeClock()
     progress = Progress(clock, Console(file=out, width=40, soft_wrap=True), log_format="json")
