@@ -33,10 +33,11 @@ from gateway.proxy.access_log import AccessLog
 from gateway.proxy.aliased import AliasedExchanges
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.fetch import Fetcher, WorkerProbe
-from gateway.proxy.forwarder import ConnectionPools, ExchangeFactory, Forwarder, Timeouts, bearer
+from gateway.proxy.forwarder import ConnectionPools, ExchangeFactory, Forwarder, bearer
 from gateway.resilience.breaker import BreakerRules
 from gateway.resilience.resuming_exchange import ResumingExchanges
 from gateway.resilience.retry import RetryBudget, RetryRules
+from gateway.resilience.timeouts import Timeouts
 from gateway.routing.factory import make_policy
 from gateway.routing.router import Router
 

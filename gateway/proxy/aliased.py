@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from gateway.proxy.downstream import Downstream
-from gateway.proxy.exchange import Exchange, Inbound
+from gateway.proxy.exchange import Exchange
 from gateway.proxy.forwarder import ExchangeFactory, Forwarder
+from gateway.proxy.inbound import Inbound
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 

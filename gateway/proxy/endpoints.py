@@ -9,8 +9,8 @@ from urllib.parse import parse_qs
 import orjson
 
 from common.errors import error_body
-from gateway.proxy.exchange import Inbound
 from gateway.proxy.http1 import REQUEST_ID_HEADER, Headers, RequestHead, forwarded_lines
+from gateway.proxy.inbound import Inbound
 from gateway.routing.extract import extract, extract_model
 from gateway.routing.keys import routing_headers
 from gateway.routing.policy import RouteRequest

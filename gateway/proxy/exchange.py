@@ -16,7 +16,8 @@ from common.errors import HttpFault
 from gateway.fleet.worker import Ticket
 from gateway.proxy.chunked import payload_of
 from gateway.proxy.downstream import Downstream, respond
-from gateway.proxy.http1 import REQUEST_ID_HEADER, Headers, RequestHead, ResponseHead, request_head
+from gateway.proxy.http1 import Headers, ResponseHead, request_head
+from gateway.proxy.inbound import Inbound
 from gateway.proxy.sse import EventGate, error_event
 from gateway.proxy.upstream import ConnectError, ConnectionPool, Failure, FailureKind, UpstreamConnection
 from gateway.proxy.usage import CACHED_KEY, find_usage
@@ -31,17 +32,6 @@ if TYPE_CHECKING:
 _LAST_EVENTS = (b"data: [DONE]\n\n", b"data: [DONE]\n\n\r\n")
 _CLIENT_CLOSED_STATUS = 499  # never sent; labels the metric
 _FRAMED_EVENT_ENDS = (b"\n\n\r\n", b"\r\n\r\n\r\n")
-ROUTE_HEADER = b"x-canopy-route"
-
-
-class Inbound(msgspec.Struct, frozen=True):
-    """A whole request as it came."""
-
-    endpoint: str
-    head: RequestHead
-    body: bytes
-    request_id: bytes
-    route: RouteRequest
 
 
 class Exchange:
@@ -127,19 +117,17 @@ class Exchange:
 
     def check_time(self, now_s: float) -> None:
         """Called by the sweep: give up where a time-out has passed."""
-        limits = self._forwarder.timeouts
         if self._connection is None:
             return  # connecting has its own time-out
         if self._moved:
             self._note_progress(now_s)
-        if now_s - self.start_s > limits.total_s:
-            self._connection.fail(Failure(FailureKind.TIMEOUT, f"no end of the answer within {limits.total_s:g} s"))
-        elif not self._status and now_s - self._attempt_start_s > limits.first_byte_s:
-            self._connection.fail(
-                Failure(FailureKind.TIMEOUT, f"no answer from the worker within {limits.first_byte_s:g} s")
-            )
-        elif self._status and not self._paused and now_s - self._progress_s > limits.idle_s:
-            self._connection.fail(Failure(FailureKind.TIMEOUT, f"nothing from the worker for {limits.idle_s:g} s"))
+        if self._paused:
+            self._progress_s = now_s  # while the client holds us back, nothing can come
+        age_s, begun = now_s - self.start_s, bool(self._status)
+        silence_s = now_s - (self._progress_s if begun else self._attempt_start_s)
+        message = self._forwarder.timeouts.exceeded(age_s=age_s, silence_s=silence_s, begun=begun)
+        if message:
+            self._connection.fail(Failure(FailureKind.TIMEOUT, message))
 
     def worker_silent(self) -> None:
         """The worker hangs. Who waits for an answer's beginning goes elsewhere; with nobody else, it waits on."""
@@ -149,12 +137,10 @@ class Exchange:
     def shut_down(self) -> None:
         """The gateway stops and the grace time is over."""
         failure = Failure(FailureKind.CUT, "the gateway is shutting down")
-        if self._connection is not None:
-            self._connection.close()
         if self._status:
             self._break_off(failure, Outcome.CLIENT_FAULT)
         else:
-            self._refuse(503, failure.message, "shutting_down")
+            self._refuse(HttpFault(503, failure.message, code="shutting_down"))
 
     # --- Guest of the gate ------------------------------------------------------------------------------------------
 
@@ -190,7 +176,7 @@ class Exchange:
         try:
             choice = forwarder.router.route(inbound.route, self._tried)
         except RouteFault as fault:
-            self._refuse(fault.status, fault.message, fault.code, fault.param)
+            self._refuse(fault)
             return
         forwarder.metrics.choices[choice.reason] += 1
         self.choice = choice
@@ -276,7 +262,7 @@ class Exchange:
         self._progress_s = self._forwarder.clock.now_s()
         if head.event_stream:
             self._gate = EventGate()
-        extra: Headers = [(REQUEST_ID_HEADER, self.inbound.request_id), (ROUTE_HEADER, route_header(self.choice))]
+        extra = self.inbound.answer_headers(self.choice)
         if self._forwarder.draining:
             extra.append((b"connection", b"close"))
         self._downstream.start_relay(head, extra)
@@ -339,7 +325,8 @@ class Exchange:
         # After a time-out the worker may still be at it: another one would do the same work twice.
         elif failure.kind is FailureKind.TIMEOUT or not self._retried(failure.kind.value, fault):
             status, code = failure.answer
-            self._refuse(status, f"Worker {self.choice.worker.name}: {failure.message}.", code, outcome=fault)
+            message = f"Worker {self.choice.worker.name}: {failure.message}."
+            self._refuse(HttpFault(status, message, code=code), fault)
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
@@ -361,27 +348,18 @@ class Exchange:
             self._downstream.data(ending, None)
         self._downstream.end()
 
-    def _refuse(
-        self,
-        status: int,
-        message: str,
-        code: str | None,
-        param: str | None = None,
-        outcome: Outcome = Outcome.CLIENT_FAULT,
-    ) -> None:
+    def _refuse(self, fault: HttpFault, outcome: Outcome = Outcome.CLIENT_FAULT) -> None:
         """Answer with an error of our own."""
         choice = self.choice
         if choice is not None:
             self._forwarder.router.policy.failed(choice)
-        self._finish(status, outcome, code or "")
-        self._answer(HttpFault(status, message, param=param, code=code), RETRY_AFTER_S if status == 503 else None)
+        self._finish(fault.status, outcome, fault.code or "")
+        self._answer(fault, RETRY_AFTER_S if fault.status == 503 else None)
 
     def _answer(self, fault: HttpFault, retry_after_s: int | None) -> None:
-        headers: Headers = [(b"content-type", b"application/json"), (REQUEST_ID_HEADER, self.inbound.request_id)]
+        headers = [(b"content-type", b"application/json"), *self.inbound.answer_headers(self.choice)]
         if retry_after_s is not None:
             headers.append((b"retry-after", str(retry_after_s).encode()))
-        if self.choice is not None:
-            headers.append((ROUTE_HEADER, route_header(self.choice)))
         respond(self._downstream, fault.status, headers, orjson.dumps(fault.body()))
 
     def _finish(self, status: int, outcome: Outcome, cause: str = "") -> None:
@@ -420,8 +398,3 @@ class Exchange:
         prompt_tokens, cached_tokens, completion_tokens = usage
         self._forwarder.metrics.usage(prompt_tokens, self.choice.cached_tokens, cached_tokens)
         self._forwarder.router.policy.served(self.choice, prompt_tokens, cached_tokens, completion_tokens)
-
-
-def route_header(choice: Choice) -> bytes:
-    """The x-canopy-route value of an answer."""
-    return f"worker={choice.worker.name}; reason={choice.reason}; cached={choice.cached_tokens}".encode()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from common.clock import Clock
@@ -16,32 +15,17 @@ from gateway.kv_events.preparer import Preparer
 from gateway.metrics import Metrics
 from gateway.proxy.access_log import AccessLog
 from gateway.proxy.downstream import Downstream
-from gateway.proxy.exchange import Exchange, Inbound
+from gateway.proxy.exchange import Exchange
+from gateway.proxy.inbound import Inbound
 from gateway.proxy.outbox import Outbox
 from gateway.proxy.upstream import ConnectionPool, Failure, FailureKind
 from gateway.resilience.outcomes import Outcome
 from gateway.resilience.retry import RetryBudget, RetryRules
+from gateway.resilience.timeouts import Timeouts
 from gateway.routing.policy import RouteRequest
 from gateway.routing.router import Router
 
-_MAX_SWEEP_S = 1.0
-
 ExchangeFactory = Callable[["Forwarder", Inbound, Downstream], Exchange]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeouts:
-    """Bounds on one request, in seconds. `first_byte_s` counts from an attempt's start, `total_s` from the first's."""
-
-    connect_s: float
-    first_byte_s: float
-    idle_s: float
-    total_s: float
-
-    @property
-    def sweep_s(self) -> float:
-        """How often to look: time-outs are late by at most this."""
-        return min(_MAX_SWEEP_S, min(self.first_byte_s, self.idle_s, self.total_s) / 4)
 
 
 class ConnectionPools:
@@ -50,9 +34,7 @@ class ConnectionPools:
     `authorization`: as in ConnectionPool, for workers that were registered without a key of their own.
     """
 
-    def __init__(
-        self, clock: Clock, *, keep_alive_s: float, max_idle: int, authorization: bytes | None = None
-    ) -> None:
+    def __init__(self, clock: Clock, *, keep_alive_s: float, max_idle: int, authorization: bytes | None = None) -> None:
         self.outbox = Outbox()
         self._clock = clock
         self._keep_alive_s = keep_alive_s

@@ -10,11 +10,13 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import orjson
 
+from common.errors import HttpFault
 from gateway.proxy.downstream import Downstream
-from gateway.proxy.exchange import Exchange, Inbound
+from gateway.proxy.exchange import Exchange
 from gateway.proxy.fetch import Fetcher, FetchError
 from gateway.proxy.forwarder import Forwarder
 from gateway.proxy.http1 import Headers, ResponseHead
+from gateway.proxy.inbound import Inbound
 from gateway.proxy.upstream import Failure, FailureKind
 from gateway.resilience.continuation import Continuation, continuation_of
 from gateway.resilience.outcomes import RETRIED_STATUSES, Outcome, outcome_of, rest_of
@@ -112,6 +114,7 @@ class ResumingExchange(Exchange):
             self._give_up("the next worker does not count tokens")
             return
         body = stream.resume(tokens)
+        self._scan_usage = False  # what the next worker tells is of a longer prompt than routing knows
         if body is not None:
             self.inbound = msgspec.structs.replace(self.inbound, body=body)
             super()._dispatch(fresh=fresh)
@@ -126,18 +129,11 @@ class ResumingExchange(Exchange):
         """For a reason that is no fault of the worker at hand."""
         self._break_off(Failure(FailureKind.CUT, message), Outcome.CLIENT_FAULT)
 
-    def _refuse(
-        self,
-        status: int,
-        message: str,
-        code: str | None,
-        param: str | None = None,
-        outcome: Outcome = Outcome.CLIENT_FAULT,
-    ) -> None:
+    def _refuse(self, fault: HttpFault, outcome: Outcome = Outcome.CLIENT_FAULT) -> None:
         if self._status:
-            self._give_up(message)
+            self._give_up(fault.message)
         else:
-            super()._refuse(status, message, code, param, outcome)
+            super()._refuse(fault, outcome)
 
 
 class ResumingExchanges:

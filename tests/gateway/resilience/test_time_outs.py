@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.fleet.worker import Identity
+from gateway.resilience.timeouts import Timeouts
 from tests.helpers.fake_worker import DONE, MODEL, FakeWorker, Received, Reply, Script, answer, event
 from tests.helpers.gateway_harness import CHAT, RunningGateway, chat_body, request_bytes, running_gateway
 from tests.helpers.processes import until
@@ -149,6 +150,23 @@ async def test_no_end(fast_path: bool, script: Script, limit: str) -> None:
         assert gateway.metric("requests_total", endpoint=CHAT, status="504") == 1
         assert gateway.inflight == 0
         await until(lambda: worker.active == 0, 1, "the worker was left")
+
+
+@pytest.mark.parametrize(
+    ("age_s", "silence_s", "begun", "says"),
+    [
+        (9, 4, False, None),
+        (9, 6, False, "no answer from the worker within 5 s"),
+        (9, 2, True, None),
+        (9, 4, True, "nothing from the worker for 3 s"),
+        (11, 0, True, "no end of the answer within 10 s"),
+        (11, 0, False, "no end of the answer within 10 s"),
+    ],
+)
+def test_which_limit_is_passed(age_s: float, silence_s: float, begun: bool, says: str | None) -> None:
+    limits = Timeouts(connect_s=1, first_byte_s=5, idle_s=3, total_s=10)
+    assert limits.exceeded(age_s=age_s, silence_s=silence_s, begun=begun) == says
+    assert limits.sweep_s == 0.75
 
 
 async def test_time_does_not_run_while_words_flow(fast_path: bool) -> None:

@@ -1,0 +1,28 @@
+"""A whole request of a client, and the header that tells it which worker answered."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.proxy.http1 import REQUEST_ID_HEADER, Headers, RequestHead
+from gateway.routing.policy import Choice, RouteRequest
+
+_ROUTE_HEADER = b"x-canopy-route"
+
+
+class Inbound(msgspec.Struct, frozen=True):
+    """A whole request as it came."""
+
+    endpoint: str
+    head: RequestHead
+    body: bytes
+    request_id: bytes
+    route: RouteRequest
+
+    def answer_headers(self, choice: Choice | None) -> Headers:
+        """What every answer to it carries: its id, and the worker that was asked last with the reason."""
+        headers: Headers = [(REQUEST_ID_HEADER, self.request_id)]
+        if choice is not None:
+            route = f"worker={choice.worker.name}; reason={choice.reason}; cached={choice.cached_tokens}"
+            headers.append((_ROUTE_HEADER, route.encode()))
+        return headers
