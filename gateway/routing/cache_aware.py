@@ -192,14 +192,61 @@ class CacheAware:
     def _price_all(
         self, prompt: Prompt, candidates: Sequence[WorkerView], now_s: float, rng: random.Random
     ) -> list[Price]:
+        """Time to this request's first token at each worker, plus what it costs others.
+
+        The hottest loop of the gateway, so what it needs is at hand and it calls next to nothing.
+        """
         if len(candidates) > MAX_PRICED:
             candidates = self._shortlist(prompt, candidates, now_s, rng)
-        mean = sum([worker.load.inflight for worker in candidates]) / len(candidates)
-        hot = max(mean + self._hot_requests, mean * self._hot_factor)
-        busy = self._busy(candidates, now_s)
-        mean_busy = sum(busy) / len(busy)
-        price = self._price
-        return [price(worker, prompt, now_s, hot, own, mean_busy) for worker, own in zip(candidates, busy, strict=True)]
+        prices, speeds, fleet_speed, look_up = self._prices, self._speeds, self._fleet_speed, self._look_up
+        hashes, block_tokens, blocks = prompt.hashes, prompt.block_tokens, len(prompt.hashes)
+        least_tokens, hot = self._min_match * blocks * block_tokens, self._hot(candidates)
+        busy_shares = self._busy(candidates, now_s)
+        mean_busy = sum(busy_shares) / len(busy_shares)
+        unevenness = min(mean_busy / prices.balance_from, 1.0)
+        found = []
+        for worker, busy in zip(candidates, busy_shares, strict=True):
+            load, life, limit = worker.load, worker.life, worker.identity.max_running_requests
+            known, room_blocks = look_up(life, hashes)
+            known_tokens = known * block_tokens
+            exact_tokens = self._knowledge.exact_tokens(life, prompt, now_s) if prompt.exact is not None else None
+            if exact_tokens is not None:
+                known_tokens = exact_tokens
+            running = load.inflight + load.others_requests
+            if known_tokens and (running > hot or known_tokens < least_tokens):
+                known_tokens = known = 0
+            speed = speeds.get(life, fleet_speed)
+            if load.expiring:
+                load.expire(now_s)
+            queue_tokens = load.pending_tokens
+            if load.others_tokens and load.report is not None:
+                # What others have waiting there is worked off while the report ages.
+                queue_tokens += max(load.others_tokens - speed * (now_s - load.report.received_s), 0.0)
+            queue_s = queue_tokens / speed
+            prefill_tokens = prompt.tokens - known_tokens
+            prefill_s = (prefill_tokens if prefill_tokens > 1.0 else 1.0) / speed
+            share = 1.0 - (1.0 - busy / mean_busy) * unevenness if busy < mean_busy else 1.0
+            burden_s = (prices.repeat * share + prices.busy * busy / (1.0 - busy)) * prefill_s
+            excess_blocks = blocks - known - room_blocks
+            if excess_blocks > 0:
+                displacement_s = self._displaced_tokens(life, excess_blocks, now_s) / speed
+                if displacement_s > burden_s:
+                    burden_s = displacement_s  # both stand for what others will wait
+            running_s = running * prices.running_tokens / speed
+            over_s = (running + 1 - limit) * prices.over_capacity_s if 0 < limit <= running else 0.0
+            total_s = queue_s + prefill_s + burden_s + running_s + over_s
+            found.append(
+                Price(worker, known, queue_s, prefill_s, burden_s, running_s, over_s, total_s, busy, exact_tokens)
+            )
+        return found
+
+    def _hot(self, candidates: Sequence[WorkerView]) -> float:
+        """Requests beyond which a worker is not chosen for its prefix."""
+        total = 0
+        for worker in candidates:
+            total += worker.load.inflight
+        mean = total / len(candidates)
+        return max(mean + self._hot_requests, mean * self._hot_factor)
 
     def _shortlist(
         self, prompt: Prompt, candidates: Sequence[WorkerView], now_s: float, rng: random.Random
@@ -243,49 +290,6 @@ class CacheAware:
     def _speed(self, life: int) -> float:
         """Tokens/s. A worker that has not shown its own is taken for an average one, not for a slow one."""
         return self._speeds.get(life, self._fleet_speed)
-
-    def _price(
-        self, worker: WorkerView, prompt: Prompt, now_s: float, hot: float, busy: float, mean_busy: float
-    ) -> Price:
-        """Time to this request's first token at one worker, plus what it costs others.
-
-        Runs for each worker, so it calls nothing that it can do itself.
-        """
-        prices, load, life, hashes = self._prices, worker.load, worker.life, prompt.hashes
-        limit = worker.identity.max_running_requests
-        known, room_blocks = self._look_up(life, hashes)
-        known_tokens = known * prompt.block_tokens
-        exact_tokens = self._knowledge.exact_tokens(life, prompt, now_s) if prompt.exact is not None else None
-        if exact_tokens is not None:
-            known_tokens = exact_tokens
-        running = load.inflight + load.others_requests
-        if known_tokens and (running > hot or known_tokens < self._min_match * len(hashes) * prompt.block_tokens):
-            known_tokens = known = 0
-        speed = self._speeds.get(life, self._fleet_speed)
-        if load.expiring:
-            load.expire(now_s)
-        queue_tokens = load.pending_tokens
-        if load.others_tokens and load.report is not None:
-            # What others have waiting there is worked off while the report ages.
-            queue_tokens += max(load.others_tokens - speed * (now_s - load.report.received_s), 0.0)
-        queue_s = queue_tokens / speed
-        prefill_tokens = prompt.tokens - known_tokens
-        prefill_s = (prefill_tokens if prefill_tokens > 1.0 else 1.0) / speed
-        share = 1.0
-        if busy < mean_busy:
-            share -= (1.0 - busy / mean_busy) * min(mean_busy / prices.balance_from, 1.0)
-        burden_s = (prices.repeat * share + prices.busy * busy / (1.0 - busy)) * prefill_s
-        excess_blocks = len(hashes) - known - room_blocks
-        if excess_blocks > 0:
-            displacement_s = self._displaced_tokens(life, excess_blocks, now_s) / speed
-            if displacement_s > burden_s:
-                burden_s = displacement_s  # both stand for what others will wait
-        running_s = running * prices.running_tokens / speed
-        over_capacity_s = (running + 1 - limit) * prices.over_capacity_s if 0 < limit <= running else 0.0
-        total_s = queue_s + prefill_s + burden_s + running_s + over_capacity_s
-        return Price(
-            worker, known, queue_s, prefill_s, burden_s, running_s, over_capacity_s, total_s, busy, exact_tokens
-        )
 
     def _displaced_tokens(self, life: int, blocks: float, now_s: float) -> float:
         """Tokens that others will prefill again because this request takes the place of so many blocks."""
