@@ -26,7 +26,7 @@ from gateway.config import GatewaySettings
 from gateway.processes.parent import run_processes
 from gateway.processes.siblings import Member
 from gateway.proxy.accelerate import accelerate
-from gateway.proxy.bounded_protocol import BoundedProtocol, HttpBounds
+from gateway.proxy.bounded_protocol import BoundedProtocol, HttpBounds, bounded
 from gateway.proxy.hot_protocol import HotProtocol
 
 _LOG = logging.getLogger("gateway")
@@ -117,7 +117,7 @@ def uvicorn_config(gateway: Gateway) -> uvicorn.Config:
     return uvicorn.Config(
         gateway.asgi,
         loop="none",
-        http=protocol or type("BoundBoundedProtocol", (BoundedProtocol,), {"bounds": bounds}),
+        http=protocol or bounded(bounds, gateway.forwarder.refused),
         **tls_options(settings),
         ws="none",
         lifespan="off",

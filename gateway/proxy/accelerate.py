@@ -37,6 +37,7 @@ def accelerate(
         "max_body_bytes": max_body_bytes,
         "outbox": forwarder.pools.outbox,
         "bounds": bounds or HttpBounds(),
+        "on_refusal": staticmethod(forwarder.refused),
         "keyring": keyring,
         "browsers": browsers,
     }

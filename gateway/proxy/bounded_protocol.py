@@ -6,6 +6,7 @@ Time-outs are looked for by a sweep (`check_time`), so that reading a request co
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -28,9 +29,11 @@ class HttpBounds:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One client connection. `bounds` are set on a subclass."""
+    """One client connection. A subclass sets `bounds`, and `on_refusal`, which hears what was refused with which
+    status."""
 
     bounds: ClassVar[HttpBounds] = HttpBounds()
+    on_refusal: ClassVar[Callable[[str, int], None] | None] = None
 
     _silent = True  # nothing has come yet
     _in_request = False  # the parser has seen a request's begin and not its end
@@ -105,8 +108,16 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def refuse(self, status: int, message: str) -> None:
         """Answer and close, whatever else is still to come."""
+        on_refusal = type(self).on_refusal
+        if on_refusal is not None:
+            on_refusal("connection", status)
         headers, body = refusal(status, message, b"-")
         lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
         length = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[status] + lines + length + body)
         self.transport.close()
+
+
+def bounded(bounds: HttpBounds, on_refusal: Callable[[str, int], None]) -> type[BoundedProtocol]:
+    """The protocol class for uvicorn."""
+    return type("BoundProtocol", (BoundedProtocol,), {"bounds": bounds, "on_refusal": staticmethod(on_refusal)})

@@ -70,4 +70,6 @@ def too_large(max_bytes: int) -> str:
 def refusal(status: int, message: str, request_id: bytes, code: str | None = None) -> tuple[Headers, bytes]:
     """Headers and body of an error that the gateway answers by itself."""
     headers: Headers = [(b"content-type", b"application/json"), (REQUEST_ID_HEADER, request_id)]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
     return headers, orjson.dumps(error_body(status, message, code=code))

@@ -24,6 +24,7 @@ async def test_generation_needs_a_key(fast_path: bool, caplog: pytest.LogCapture
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "client-key"}):
             refused = await gateway.client.post(CHAT, content=chat_body(), headers={**headers, "x-request-id": "r7"})
             assert (refused.status_code, refused.headers["x-request-id"]) == (401, "r7")
+            assert refused.headers["www-authenticate"] == "Bearer"
             error = refused.json()["error"]
             assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
         assert not worker.requests

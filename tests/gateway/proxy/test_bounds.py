@@ -41,6 +41,7 @@ async def test_what_is_no_http_is_400(fast_path: bool) -> None:
         client = await gateway.raw()
         await client.send(b"\x16\x03\x01 not http\r\n\r\n")
         assert await error_of(client) == (400, "Invalid HTTP request received.")
+        assert gateway.metric("requests_total", endpoint="connection", status="400") == 1
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/models"])
