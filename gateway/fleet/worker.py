@@ -96,7 +96,10 @@ class WorkerLoad:
         self.sent_total += 1
         self.pending_tokens += uncached_tokens
         if release_s is not None:
-            self.expiring.append(ticket)
+            expiring = self.expiring
+            while expiring and expiring[0].ended:  # a policy may never ask for `expire`
+                expiring.popleft()
+            expiring.append(ticket)
         return ticket
 
     def told(self, report: LoadReport) -> None:

@@ -129,6 +129,18 @@ def test_illegal_transitions_are_refused() -> None:
                     view.moved(after)
 
 
+def test_the_ledger_forgets_requests_that_are_over() -> None:
+    """Also if nobody ever lets prefill work expire: only cache_aware does."""
+    load = WorkerLoad()
+    long = load.begin(7, release_s=1e9)
+    for _ in range(1000):
+        load.begin(5, release_s=1e9).end()
+    assert (load.inflight, load.pending_tokens) == (1, 7)
+    long.end()
+    load.begin(5, release_s=1e9).end()
+    assert len(load.expiring) == 1
+
+
 def test_reports_show_what_others_sent() -> None:
     load = WorkerLoad()
     load.begin(100, None)
