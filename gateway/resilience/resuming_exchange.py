@@ -22,17 +22,17 @@ from gateway.resilience.continuation import Continuation, continuation_of
 from gateway.resilience.outcomes import RETRIED_STATUSES, Outcome, outcome_of, rest_of
 from gateway.resilience.resumable_stream import ResumableStream
 
-_COUNT_TIMEOUT_S = 10.0
+_COUNT_TIMEOUT_S = 5.0  # at most; it takes milliseconds
 _CAUSE = "resume"  # label of the metric that counts retries
 
-# (worker's URL, text) -> tokens, None if it does not count them; raises FetchError
-TokenCounter = Callable[[str, str], Awaitable[int | None]]
+# (worker's URL, text, time-out in seconds) -> tokens, None if it does not count them; raises FetchError
+TokenCounter = Callable[[str, str, float], Awaitable[int | None]]
 
 
 class ResumingExchange(Exchange):
     """One streamed request that may move to another worker after its first byte."""
 
-    __slots__ = ("_count", "_stream")
+    __slots__ = ("_count", "_counting", "_stream")
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class ResumingExchange(Exchange):
         super().__init__(forwarder, inbound, downstream)
         self._stream = ResumableStream(continuation)
         self._count = count
+        self._counting = False  # the next worker is asked how many tokens there are so far
 
     def on_head(self, head: ResponseHead) -> None:
         if self._status:
@@ -66,7 +67,7 @@ class ResumingExchange(Exchange):
     def worker_silent(self) -> None:
         if self._gate is not self._stream:
             super().worker_silent()
-        elif self._connection is not None and self._stream.resumable:
+        elif (self._connection is not None or self._counting) and self._stream.resumable:
             self._retried(_CAUSE, Outcome.REPLICA_FAULT)
 
     def _on_next_head(self, head: ResponseHead) -> None:
@@ -100,16 +101,19 @@ class ResumingExchange(Exchange):
     async def _dispatch_rest(self, *, fresh: bool) -> None:
         """Ask the chosen worker for the rest of the answer."""
         assert self.choice is not None
-        stream = self._stream
+        stream, choice = self._stream, self.choice
+        self._counting = True
         try:
             counted = stream.needs_count and stream.text
-            tokens = await self._count(self.choice.worker.url, stream.text) if counted else 0
+            tokens = await self._count(choice.worker.url, stream.text, self._time_to_count_s()) if counted else 0
         except FetchError as error:
-            if not self.done:
+            if not self.done and self.choice is choice:
+                self._counting = False
                 self.on_fail(error.failure)
             return
-        if self.done:
+        if self.done or self.choice is not choice:  # the client left, or the worker was given up meanwhile
             return
+        self._counting = False
         if tokens is None:
             self._give_up("the next worker does not count tokens")
             return
@@ -124,6 +128,12 @@ class ResumingExchange(Exchange):
             self._complete(ending, Outcome.SERVED, "")
         else:
             self._give_up("the worker left before it told the usage")
+
+    def _time_to_count_s(self) -> float:
+        """No longer than this stream may be silent, and than it may take in all."""
+        limits = self._forwarder.timeouts
+        left_s = self.start_s + limits.total_s - self._forwarder.clock.now_s()
+        return max(min(_COUNT_TIMEOUT_S, limits.idle_s, left_s), 0.0)
 
     def _give_up(self, message: str) -> None:
         """For a reason that is no fault of the worker at hand."""
@@ -149,22 +159,22 @@ class ResumingExchanges:
 
         keys = [item for item in inbound.head.headers if item[0] == b"authorization"]
 
-        async def count(url: str, text: str) -> int | None:
-            return await count_tokens(self._fetcher, url, continuation.model, text, keys)
+        async def count(url: str, text: str, timeout_s: float) -> int | None:
+            return await count_tokens(self._fetcher, url, continuation.model, text, keys, timeout_s)
 
         return ResumingExchange(forwarder, inbound, downstream, continuation, count)
 
 
-async def count_tokens(fetcher: Fetcher, url: str, model: object, text: str, keys: Headers) -> int | None:
+async def count_tokens(
+    fetcher: Fetcher, url: str, model: object, text: str, keys: Headers, timeout_s: float
+) -> int | None:
     """How many tokens the worker takes `text` for; None if it has no /tokenize that says so. Raises FetchError.
 
     `keys`: the client's authorization, if it gave one.
     """
     body = orjson.dumps({"model": model, "prompt": text, "add_special_tokens": False})
     headers = [(b"content-type", b"application/json"), *keys]
-    answer = await fetcher.fetch(
-        url, "/tokenize", timeout_s=_COUNT_TIMEOUT_S, method="POST", headers=headers, body=body
-    )
+    answer = await fetcher.fetch(url, "/tokenize", timeout_s=timeout_s, method="POST", headers=headers, body=body)
     try:
         count = orjson.loads(answer.body)["count"] if answer.status == 200 else None
     except (orjson.JSONDecodeError, KeyError, TypeError):

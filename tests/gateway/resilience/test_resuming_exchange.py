@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import AsyncExitStack
 from typing import Any
@@ -160,6 +161,33 @@ async def test_a_hung_worker_is_left_for_another(fast_path: bool) -> None:
         assert [text_of(await post(gateway, request_fields(True))) for _ in range(2)] == [STORY] * 2
         await until(lambda: hung.active == 0, 1, "the hung worker was left")
         assert gateway.metric("upstream_errors_total", kind="timeout") == 2
+
+
+@pytest.mark.parametrize("limit", ["idle_timeout_s", "total_timeout_s"])
+async def test_a_next_worker_that_hangs_before_it_begins(fast_path: bool, limit: str) -> None:
+    """It does not even count tokens: a third one is asked, if there is time, and the deadline holds."""
+
+    async def hangs(request: Received, reply: Reply) -> None:
+        await until(lambda: False, 60, "for ever")
+
+    limits: dict[str, Any] = {limit: 0.6}
+    dead, third = teller_worker("a", [402] * 9), teller_worker("c", [])
+    second = FakeWorker(hangs, other={"/tokenize": hangs})
+    async with (
+        dead,
+        second,
+        third,
+        running_gateway(
+            [dead, second, third], fast_path=fast_path, resume_streams=True, policy="least_load", **limits
+        ) as gateway,
+    ):
+        async with asyncio.timeout(4):
+            body = await post(gateway, request_fields(True, max_tokens=30))
+        if limit == "idle_timeout_s":
+            assert text_of(body) == STORY
+        else:
+            assert b'"upstream_timeout"' in body and not generations(third)
+        assert gateway.inflight == 0
 
 
 async def test_a_client_that_leaves_between_two_workers_leaves_nothing(fast_path: bool) -> None:

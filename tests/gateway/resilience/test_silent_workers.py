@@ -116,6 +116,36 @@ async def test_streams_that_have_begun_are_resumed_if_that_is_wanted(fast_path: 
         assert gateway.inflight == 0
 
 
+async def test_a_next_worker_that_falls_silent_is_left_too(fast_path: bool) -> None:
+    """It hangs while it is asked for its count of tokens; its probes tell, before any time-out does."""
+    never = asyncio.Event()
+
+    async def hangs(request: Received, reply: Reply) -> None:
+        silent.hangs = True
+        await never.wait()
+
+    dead = FakeWorker(story_script(StoryTeller(STORY), lambda: 402))
+    silent = Hanging()
+    silent.worker.other["/tokenize"] = hangs
+    good = FakeWorker(story_script(StoryTeller(STORY, name="b"), lambda: None), other={"/tokenize": tokenize})
+    async with (
+        dead,
+        silent.worker,
+        good,
+        running_gateway(
+            [dead, silent.worker, good], fast_path=fast_path, resume_streams=True, policy="least_load", **QUICK_PROBES
+        ) as gateway,
+    ):
+        client = await gateway.raw()
+        await client.send(request_bytes(json.dumps(request_fields(True, max_tokens=30)).encode()))
+        async with asyncio.timeout(3):
+            _, _, body = await client.response()
+        client.close()
+        assert text_of(body) == STORY
+        assert gateway.metric("retries_total", cause="resume") == 2
+        assert gateway.inflight == 0
+
+
 async def test_others_are_left_as_they_are(fast_path: bool) -> None:
     """Without --resume-streams a begun stream waits for its idle time-out, as the worker may come back."""
     hanging = Hanging(begun=True)
