@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Protocol
 
 from common.clock import Clock
@@ -12,6 +13,7 @@ from gateway.admission.keys import ANYBODY, Caller, Headers, Keyring
 from gateway.admission.metrics import AdmissionMetrics
 from gateway.admission.queue import AdmissionQueue, Place, PlaceState
 
+_LOG = logging.getLogger("gateway.admission")
 PRIORITY_HEADER = b"x-canopy-priority"
 _MAX_PRIORITY = 100
 _FULL = "The gateway is full: as many requests wait as may."
@@ -96,9 +98,19 @@ class Gate:
             self._turn_away(late, _EXPIRED, "queue_timeout")
         while (place := self._queue.next(now_s)) is not None:
             self._metrics.waited.observe(now_s - place.arrival_s)
-            place.owner.admitted()
+            self._let_in(place)
         self._pump_is_due = False
         self._set_timer()
+
+    def _let_in(self, place: Place[Guest]) -> None:
+        """Nobody above us would hear of an error: it must neither stop the queue nor leave its client waiting."""
+        try:
+            place.owner.admitted()
+        except Exception:
+            _LOG.exception("a request that waited could not begin")
+            if place.state is PlaceState.ADMITTED:
+                fault = HttpFault(500, "The gateway could not begin the request.", code="internal_error")
+                place.owner.turn_away(fault, None)
 
     def _set_timer(self) -> None:
         if self._timer is not None:

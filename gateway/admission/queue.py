@@ -7,6 +7,7 @@ while somebody of the same or a higher priority waits.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -67,7 +68,8 @@ class AdmissionQueue(Generic[T]):
     def __init__(self, rules: QueueRules, bucket: TokenBucket | None = None) -> None:
         self._rules = rules
         self._bucket = bucket
-        self._levels: dict[int, dict[Place[T], None]] = {}  # by priority; each in order of arrival, none empty
+        # By priority; each in order of arrival, none empty. A plain dict's first key is slow to find after deletions.
+        self._levels: dict[int, OrderedDict[Place[T], None]] = {}
         self._last_wait_s = 0.0  # of the last one that waited
         self.admitted = 0
         self.waiting = 0
@@ -94,7 +96,7 @@ class AdmissionQueue(Generic[T]):
             self._remove(victim)
             victim.move(PlaceState.OVER)
         place.move(PlaceState.WAITING)
-        self._levels.setdefault(place.priority, {})[place] = None
+        self._levels.setdefault(place.priority, OrderedDict())[place] = None
         self.waiting += 1
         self.waiting_bytes += place.body_bytes
         return victims
@@ -123,9 +125,7 @@ class AdmissionQueue(Generic[T]):
         expired: list[Place[T]] = []
         limit_s = now_s - self._rules.timeout_s
         for level in list(self._levels.values()):
-            for place in list(level):
-                if place.arrival_s > limit_s:
-                    break
+            while level and (place := next(iter(level))).arrival_s <= limit_s:
                 self._remove(place)
                 place.move(PlaceState.OVER)
                 expired.append(place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -196,3 +197,27 @@ async def test_a_priority_that_is_none_is_400(value: str) -> None:
         refused = await gateway.chat(**{"x-canopy-priority": value})
         assert refused.status_code == 400
         assert "x-canopy-priority" in refused.json()["error"]["message"]
+
+
+async def test_an_error_of_ours_stops_neither_the_queue_nor_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Held()
+    async with FakeWorker(script) as worker, running_gateway([worker], max_concurrent_requests=1) as gateway:
+        chats = [asyncio.create_task(gateway.chat("0"))]
+        await until(lambda: script.running, 5, "one runs")
+        for number in (1, 2):
+            chats.append(asyncio.create_task(gateway.chat(str(number))))
+            await queued(gateway, number)
+        router = gateway.gateway.forwarder.router
+        route, calls = router.route, 0
+
+        def fails_once(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                raise RuntimeError("a fault in a policy")
+            return route(*arguments)
+
+        monkeypatch.setattr(router, "route", fails_once)
+        script.go_on.set()
+        assert [(await chat).status_code for chat in chats] == [200, 500, 200]
+        assert gateway.metric("admitted_requests") == 0
