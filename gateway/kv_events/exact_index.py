@@ -116,6 +116,15 @@ class ExactIndex:
                 if block not in holding.contents:
                     holding.promised.setdefault(block, (ready_s, until_s))
 
+    def fulfil(self, life: int, hashes: Sequence[int]) -> None:
+        """The prompt was answered: it is there, even if the life has not said so yet."""
+        holding = self._holdings.get(life)
+        if holding is not None and holding.promised:
+            for block in hashes:
+                due = holding.promised.get(block)
+                if due is not None:
+                    holding.promised[block] = 0.0, due[1]
+
     def withdraw(self, life: int, hashes: Sequence[int]) -> None:
         """It is not, after all."""
         holding = self._holdings.get(life)

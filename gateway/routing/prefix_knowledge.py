@@ -183,6 +183,12 @@ class PrefixKnowledge:
     def learn(self, choice: Choice, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> None:
         """Learn how long tokens are, true counts at ends of blocks, and what the worker has evicted."""
         prices, known = self._prices, choice.known_blocks
+        if (
+            self._exact is not None
+            and choice.tokens is not None
+            and (size := self._exact.block_size(choice.worker.life))
+        ):
+            self._exact.fulfil(choice.worker.life, choice.tokens.hashes(size))
         if choice.text_bytes and prompt_tokens >= prices.min_learning_tokens:
             seen = choice.text_bytes / prompt_tokens
             self._bytes_per_token += prices.learning_rate * (seen - self._bytes_per_token)

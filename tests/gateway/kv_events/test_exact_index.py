@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from array import array
+
+import msgspec
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.kv_events import (
@@ -18,11 +21,14 @@ from common.kv_events import (
 )
 from gateway.kv_events.exact_index import ExactIndex
 from gateway.kv_events.prompt_tokens import PromptTokens
-from worker.token_ids import pack_tokens
 
 SIZE = 2
 LIFE = 1
 NEVER = float("inf")
+
+
+def pack_tokens(tokens: list[int]) -> bytes:
+    return array("i", tokens).tobytes()
 
 
 def prompt(tokens: list[int], extra_key: str | None = None) -> PromptTokens:
@@ -80,6 +86,7 @@ steps_of = st.lists(
 )
 
 
+@settings(max_examples=60)
 @given(steps=steps_of, asked=st.lists(st.tuples(tokens_of, keys), min_size=1, max_size=4))
 def test_it_holds_what_a_worker_says(
     steps: list[tuple[object, ...]], asked: list[tuple[list[int], str | None]]
@@ -103,6 +110,7 @@ def test_it_holds_what_a_worker_says(
     assert len(index) == index.size(LIFE) == len(model.names)
 
 
+@settings(max_examples=40)
 @given(steps=steps_of, lost=st.sets(st.integers(0, 24)), asked=st.lists(tokens_of, min_size=1, max_size=4))
 def test_lost_batches_never_break_it_and_a_snapshot_mends_it(
     steps: list[tuple[object, ...]], lost: set[int], asked: list[list[int]]
@@ -131,8 +139,6 @@ def test_lost_batches_never_break_it_and_a_snapshot_mends_it(
 
 
 def test_batches_of_maps_are_read_like_arrays() -> None:
-    import msgspec
-
     stored = {
         "type": "BlockStored",
         "block_hashes": [b"x", b"y"],
@@ -151,8 +157,6 @@ def test_batches_of_maps_are_read_like_arrays() -> None:
 
 
 def test_old_sglang_events_without_optional_fields_are_read() -> None:
-    import msgspec
-
     payload = msgspec.msgpack.encode([1.0, [["BlockStored", [-5], None, [1, 2], 2, None]]])
     index = ExactIndex(100)
     index.begin(LIFE)
@@ -202,6 +206,8 @@ def test_promises_count_when_due_and_end_in_time() -> None:
     index.promise(LIFE, hashes, ready_s=2.0, until_s=5.0)
     assert index.matched(LIFE, hashes, 1.0, NEVER) == 2
     assert index.matched(LIFE, hashes, 1.0, 1.5) == 0
+    index.fulfil(LIFE, hashes[:1])
+    assert index.matched(LIFE, hashes, 1.0, 1.5) == 1
     index.withdraw(LIFE, hashes[1:])
     assert index.matched(LIFE, hashes, 1.0, NEVER) == 1
     assert index.matched(LIFE, hashes, 5.0, NEVER) == 0
