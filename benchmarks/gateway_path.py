@@ -4,8 +4,9 @@
 
 Phases: one request at a time (p50); 32 keep-alive connections with 450-byte bodies; 200 streams of 100 events. Workers
 are simulated, and share the machine with router and client, so compare within one run only: the routers take turns, and
-the printed ratios are medians over the rounds' ratios. `--peer` adds sglang-router 0.3.2 with its request log off, from
-a virtual environment of its own under .cache/ (made on first use).
+the printed ratios are medians over the rounds' ratios. All choose by cache_aware but canopy-rr, which goes round robin
+and so shows what the choice costs. `--peer` adds sglang-router 0.3.2 with its request log off, from a virtual
+environment of its own under .cache/ (made on first use).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ FIELDS = tuple(Figures.__dataclass_fields__)
 
 def main() -> int:
     args = parse_args()
-    names = ["canopy", "canopy-asgi", PEER] if args.peer else ["canopy", "canopy-asgi"]
+    names = ["canopy", "canopy-rr", "canopy-asgi", *([PEER] if args.peer else [])]
     if args.peer:
         install_peer()
     print(f"{platform.machine()}, {psutil.cpu_count()} cores, Python {platform.python_version()}", flush=True)
@@ -121,7 +122,8 @@ def router(name: str, urls: Sequence[str]) -> Iterator[tuple[psutil.Process, int
         for probe in (first, second):
             probe.bind(("127.0.0.1", 0))
         port, metrics_port = first.getsockname()[1], second.getsockname()[1]
-    common = ["--worker-urls", *urls, "--host", "127.0.0.1", "--port", str(port), "--policy", "cache_aware"]
+    policy = "round_robin" if name == "canopy-rr" else "cache_aware"
+    common = ["--worker-urls", *urls, "--host", "127.0.0.1", "--port", str(port), "--policy", policy]
     if name == PEER:
         # At its default log level it writes a line per request.
         command = [str(peer_python()), "-m", "sglang_router.launch_router", *common, "--log-level", "warn"]
@@ -160,7 +162,7 @@ def wait_ready(url: str, process: subprocess.Popen[bytes]) -> None:
             if httpx.get(url, timeout=1, trust_env=False).status_code == 200:
                 return
         time.sleep(0.1)
-    raise RuntimeError(f"{process.args} did not become ready")
+    raise RuntimeError(f"{process.args!r} did not become ready")
 
 
 def peer_python() -> Path:

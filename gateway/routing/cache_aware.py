@@ -218,7 +218,7 @@ class CacheAware:
             speed = speeds.get(life, fleet_speed)
             if load.expiring:
                 load.expire(now_s)
-            queue_tokens = load.pending_tokens
+            queue_tokens: float = load.pending_tokens
             if load.others_tokens and load.report is not None:
                 # What others have waiting there is worked off while the report ages.
                 queue_tokens += max(load.others_tokens - speed * (now_s - load.report.received_s), 0.0)
