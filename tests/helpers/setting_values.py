@@ -25,11 +25,13 @@ VALUES: dict[str, Any] = {
     "retraction_policy": "priority",
     "policy": "random",
     "health_endpoint": "/healthy",
+    "kv_events_endpoints": ["http://h:1=tcp://h:5557"],
     "model_alias": ["a=b"],
     "selector": ["a=b"],
     "shadow_policy": "random",
     "worker_urls": ["http://a:1"],
     "kv_events_config": {"topic": "kv"},
+    "kv_events_endpoints": ["http://a:1=tcp://a:2"],
 }
 
 
