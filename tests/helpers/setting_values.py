@@ -25,7 +25,6 @@ VALUES: dict[str, Any] = {
     "retraction_policy": "priority",
     "policy": "random",
     "health_endpoint": "/healthy",
-    "kv_events_endpoints": ["http://h:1=tcp://h:5557"],
     "model_alias": ["a=b"],
     "selector": ["a=b"],
     "shadow_policy": "random",
