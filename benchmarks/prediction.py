@@ -85,8 +85,9 @@ def conversations(count: int, turns: int, seed: int) -> list[list[str]]:
     ]
 
 
-async def converse(url: str, talks: list[list[str]], concurrency: int) -> list[Outcome]:
-    """Hold all conversations, so many at a time, and see what was predicted and what was true."""
+async def converse(url: str, talks: list[list[str]], concurrency: int, think_s: float = 0.0) -> list[Outcome]:
+    """Hold all conversations, so many at a time, and see what was predicted and what was true. `think_s`: between two
+    turns."""
     outcomes: list[Outcome] = []
     waiting = iter(talks)
 
@@ -95,6 +96,7 @@ async def converse(url: str, talks: list[list[str]], concurrency: int) -> list[O
             for talk in waiting:
                 messages: list[dict[str, str]] = []
                 for text in talk:
+                    await asyncio.sleep(think_s)
                     messages.append({"role": "user", "content": text})
                     outcome, answer = await _ask(session, url, messages)
                     outcomes.append(outcome)
@@ -145,7 +147,7 @@ async def measure(model_path: str, mode: str, args: argparse.Namespace) -> Summa
     with fleet(model_path, mode, args.replicas, *flags) as url:
         await settled(url, mode, args.replicas)
         talks = conversations(args.conversations, args.turns, args.seed)
-        return Summary.of(await converse(url, talks, args.concurrency), args.block_tokens)
+        return Summary.of(await converse(url, talks, args.concurrency, args.think_s), args.block_tokens)
 
 
 def main() -> int:
@@ -156,6 +158,7 @@ def main() -> int:
     parser.add_argument("--conversations", type=int, default=75)
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--concurrency", type=int, default=4)
+    parser.add_argument("--think-s", type=float, default=0.0, help="seconds between two turns of a conversation")
     parser.add_argument("--max-total-tokens", type=int, default=0, help="of each replica's cache; 0 = its device's")
     parser.add_argument("--block-tokens", type=int, default=16, help="what counts as right")
     parser.add_argument("--seed", type=int, default=1)

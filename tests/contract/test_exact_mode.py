@@ -42,8 +42,7 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ReplicaP
 async def gateway(replicas: list[ReplicaProcess]) -> AsyncIterator[RunningGateway]:
     """In front of both, when it knows their caches and their tokenizer. It probes so rarely that only streams tell."""
     urls = [process.url for process in replicas]
-    settings = {"policy": "cache_aware", "routing_mode": "exact", "health_interval_s": 30.0}
-    async with running_gateway(urls, **settings) as running:
+    async with running_gateway(urls, policy="cache_aware", routing_mode="exact", health_interval_s=30.0) as running:
         exact = running.gateway.exact
         assert exact is not None
         await until(lambda: len(exact.index.lives) == 2, WAIT_S, "both streams")
@@ -69,7 +68,7 @@ def results(gateway: RunningGateway) -> dict[str, int]:
 
 
 async def test_predictions_are_within_a_block(gateway: RunningGateway) -> None:
-    outcomes = await converse(str(gateway.client.base_url), conversations(75, 4, seed=3), concurrency=1)
+    outcomes = await converse(str(gateway.client.base_url), conversations(75, 4, seed=3), concurrency=1, think_s=0.01)
     summary = Summary.of(outcomes, BLOCK)
     print(summary)
     assert summary.answers == 300 and summary.hit_rate > 0.7

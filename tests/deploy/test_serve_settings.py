@@ -46,6 +46,16 @@ def test_flags_go_to_their_owner() -> None:
     }
 
 
+def test_exact_mode_makes_replicas_publish() -> None:
+    settings = load_serve_settings(["m", "--routing-mode", "exact"], {})
+    assert settings.worker_values["kv_events_config"] == {"publisher": "zmq"}
+    given = ["m", "--routing-mode", "exact", "--kv-events-config", '{"topic": "kv"}']
+    assert load_serve_settings(given, {}).worker_values["kv_events_config"] == {"topic": "kv"}
+    assert "kv_events_config" not in load_serve_settings(["m"], {}).worker_values
+    with pytest.raises(UserError, match="--routing-mode exact is of no use to --policy random"):
+        load_serve_settings(["m", "--routing-mode", "exact", "--policy", "random"], {})
+
+
 @pytest.mark.parametrize(
     "setting",
     [setting for setting in settings_of(WorkerSettings) if setting.name not in LAUNCHERS],
