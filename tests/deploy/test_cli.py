@@ -72,7 +72,7 @@ def test_every_command_has_a_help_page(command: str, tmp_path: Path) -> None:
 def test_serve_offers_the_flags_of_all_parts(tmp_path: Path) -> None:
     text = canopy("serve", "--help", cache=tmp_path).stdout
     for flag in ("--replicas", "--policy", "--max-running-requests", "--port"):
-        assert f"\n  {flag} " in text
+        assert f"\n  {flag}" in text
     assert "--worker-urls" not in text
 
 
@@ -93,7 +93,7 @@ def test_the_offline_benchmark_measures_the_simulated_engine(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (("speed",), "canopy: canopy bench has no program 'speed'; it has offline, kernels, serve."),
+        (("speed",), "canopy: canopy bench has no program 'speed'; it has offline, kernels, serve, router."),
         (("offline", "--workload", "lots"), "canopy: --workload: invalid choice: 'lots'"),
         (("offline", "--schedule-policy", "best"), "canopy: --schedule-policy must be "),
         (("offline", "--workload", "single", "--model-path", "/no/model"), "canopy: "),
