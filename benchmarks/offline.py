@@ -2,14 +2,15 @@
 
 Random weights of a Llama-3-8B shape (or --model-path), greedy, EOS ignored, prefix cache on, fresh random prompt ids,
 token ids in and out. Timed is the whole batch, from the first request handed over to the last token, after a warm-up.
-Every flag of `canopy worker` may follow; those it lacks get the defaults in FLAGS. With `--device sim` time is virtual:
-the real scheduler runs, and what the H200 took (docs/performance.md) is printed beside the simulated time.
+Every flag of `canopy worker` may follow; without --model-path those below are the defaults. With `--device sim` time is
+virtual: the real scheduler runs, and what the H200 took (docs/performance.md) is printed beside the simulated time.
 """
 
 from __future__ import annotations
 
 import json
 import platform
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ import numpy as np
 
 from benchmarks.arguments import Arguments, run
 from common.clock import Clock
+from common.errors import UserError
 from common.settings import load
 from worker.assembly import running_scheduler
 from worker.config import WorkerSettings
@@ -190,18 +192,38 @@ class Bench:
         )
 
 
+def names_model(flags: Sequence[str]) -> bool:
+    """Whether the user chose a model: otherwise it is random weights of a Llama-3-8B shape."""
+    return any(flag.partition("=")[0] in ("--model-path", "--model") for flag in flags)
+
+
+def announce(settings: WorkerSettings, flags: Sequence[str]) -> None:
+    """Say on standard error what will be loaded. Raises UserError for the 8B shape on a CPU that nobody asked for."""
+    if settings.device == "auto" and not names_model(flags):
+        import torch
+
+        if not torch.cuda.is_available():
+            raise UserError(
+                "No GPU was found, and the 8B model takes over 16 GB of memory on a CPU; name a smaller one by "
+                "--model-path, simulate with --device sim, or insist with --device cpu."
+            )
+    model = settings.model_name if names_model(flags) else "random weights of a Llama-3-8B shape"
+    print(f"Loading {model} (--device {settings.device}).", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def loaded(flags: Sequence[str]) -> Iterator[Bench]:
     """An engine with these flags of `canopy worker`. Raises UserError."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "config.json").write_text(json.dumps(LLAMA_3_8B))
         argv = list(flags)
-        if not {"--model-path", "--model"} & set(argv):
+        if not names_model(argv):
             argv += ["--model-path", directory]
             argv += [
                 word for flag in FLAGS if not {flag[0], flag[0].replace("--no-", "--")} & set(argv) for word in flag
             ]
         settings = load(WorkerSettings, argv, {}, prog="benchmarks.offline").settings
+        announce(settings, flags)
         clock: DeviceClock = VirtualClock() if settings.device == "sim" else SleepingClock()
         sink: list[Collector] = [Collector(clock)]
         begin = clock.now_s()
@@ -227,7 +249,8 @@ def versions(device: str) -> dict[str, str]:
 
 def main(argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:
     """Run the workloads. Returns the exit code; raises UserError for a fault of the user."""
-    parser = Arguments(prog=prog, description=__doc__)
+    defaults = "\n".join(f"  {' '.join(flag)}" for flag in FLAGS)
+    parser = Arguments(prog=prog, description=f"{__doc__}\nDefaults:\n{defaults}")
     parser.add_argument("--workload", action="append", choices=WORKLOADS, help="repeatable; without it all")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each, with different prompts")
     parser.add_argument("--seed", type=int, default=0)

@@ -8,10 +8,8 @@ noted is the time from result to result. About a minute on a large GPU. Flags of
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -22,9 +20,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from benchmarks.offline import LLAMA_3_8B, versions
+from benchmarks import arguments
+from benchmarks.offline import LLAMA_3_8B, announce, names_model, versions
 from benchmarks.step_cases import BatchBuilder, Case, cases
-from common.errors import UserError
 from common.settings import load
 from worker.config import WorkerSettings
 from worker.engine.batch import ForwardBatch, ModelRunner, PendingStep, StepFailed
@@ -112,11 +110,12 @@ def loaded(flags: Sequence[str]) -> Iterator[Loaded]:
         config = LLAMA_3_8B | {"max_position_embeddings": 65_536}
         Path(directory, "config.json").write_text(json.dumps(config))
         argv, model = list(flags), None
-        if not {"--model-path", "--model"} & set(argv):
+        if not names_model(argv):
             model = "Llama-3-8B shape"
             argv += ["--model-path", directory]
             argv += [word for flag, value in FLAGS.items() if flag not in argv for word in (flag, value)]
         settings = load(WorkerSettings, argv, {}, prog="benchmarks.step_times").settings
+        announce(settings, flags)
         total_bytes, free_bytes = _memory(settings.device)
         runner = create_runner(settings)
         try:
@@ -187,18 +186,16 @@ def run(out: Path, flags: Sequence[str], *, repeats: int, max_pool_tokens: int) 
     return failed
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> int:
+    """Measure. Returns the exit code: 1 if any step failed. Raises UserError."""
+    parser = arguments.Arguments(prog="python -m benchmarks.step_times", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="JSON lines")
     parser.add_argument("--repeats", type=int, default=6, help="times of each step")
     parser.add_argument("--max-pool-tokens", type=int, default=600_000, help="KV of the largest step")
     options, flags = parser.parse_known_args()
-    try:
-        failed = run(options.out, flags, repeats=options.repeats, max_pool_tokens=options.max_pool_tokens)
-    except UserError as error:
-        sys.exit(f"error: {error}")
-    sys.exit(1 if failed else 0)
+    failed = run(options.out, flags, repeats=options.repeats, max_pool_tokens=options.max_pool_tokens)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    arguments.run(main)
