@@ -50,8 +50,9 @@ class StartupLine(LogLine):
     )
 
     def __str__(self) -> str:
+        chunk = -1 if self.chunked_prefill_size is None else self.chunked_prefill_size
         return (
-            f"max_total_num_tokens={self.max_total_num_tokens}, chunked_prefill_size={self.chunked_prefill_size}, "
+            f"max_total_num_tokens={self.max_total_num_tokens}, chunked_prefill_size={chunk}, "
             f"max_prefill_tokens={self.max_prefill_tokens}, max_running_requests={self.max_running_requests}, "
             f"context_len={self.context_len}, available_{self.device}_mem={self.available_gb:.2f} GB"
         )

@@ -39,7 +39,7 @@ LINES: list[tuple[LogLine, str]] = [
     ),
     (
         StartupLine(4096, None, 16384, 64, 2048, "cpu", 7.25),
-        "max_total_num_tokens=4096, chunked_prefill_size=None, max_prefill_tokens=16384, "
+        "max_total_num_tokens=4096, chunked_prefill_size=-1, max_prefill_tokens=16384, "
         "max_running_requests=64, context_len=2048, available_cpu_mem=7.25 GB",
     ),
     (PreemptLine(2), "More urgent requests wait. Preempt requests. #preempted_reqs: 2"),

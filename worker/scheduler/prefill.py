@@ -93,7 +93,6 @@ class PrefillScheduler:
         return chunks
 
     def _fill(self, budget: PrefillBudget, chunks: list[PrefillChunk], full: bool) -> None:
-        num_running = int(self._table.decoding.sum())
         chunked = self.chunked
         if chunked is not None:
             self._continue(chunked, budget, chunks)
@@ -101,6 +100,7 @@ class PrefillScheduler:
         if not full:
             self._admit(budget, chunks)
         if chunks:
+            num_running = int(self._table.decoding.sum())  # without those who gave way to the new ones
             self._launch(chunks)
             self._count(chunks, num_running)
 

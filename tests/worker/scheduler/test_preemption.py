@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.builders import SchedulerBench
+from worker.log_lines import PrefillLine, parse
 
 
 @pytest.fixture(params=[(o, m) for o in (False, True) for m in (False, True)], ids=str)
@@ -41,6 +42,8 @@ def test_an_urgent_request_takes_the_row_of_the_least_urgent_newest_one(
     urgent = start(bench, 4, 11)
     assert running(bench) == {middle, old, urgent}
     assert "More urgent requests wait. Preempt requests. #preempted_reqs: 1" in caplog.text
+    lines = [line for record in caplog.records if isinstance(line := parse(record.getMessage()), PrefillLine)]
+    assert (lines[-1].new_seqs, lines[-1].running) == (1, 2)
     bench.run_until_idle()
     for rid in (middle, old, new, urgent):
         assert bench.tokens(rid) == bench.expected(rid)
