@@ -28,6 +28,7 @@ from worker.assembly import running_scheduler
 from worker.config import WorkerSettings
 from worker.engine.sim.clock import DeviceClock, SleepingClock, VirtualClock
 from worker.ipc.messages import GenerateRequest, SchedulerMessage, StepOutput
+from worker.preflight import check_before_loading
 from worker.sampling_params import SamplingParams
 from worker.scheduler.core import Scheduler
 
@@ -198,7 +199,9 @@ def names_model(flags: Sequence[str]) -> bool:
 
 
 def announce(settings: WorkerSettings, flags: Sequence[str]) -> None:
-    """Say on standard error what will be loaded. Raises UserError for the 8B shape on a CPU that nobody asked for."""
+    """Say on standard error what will be loaded. Raises UserError if it cannot be, and for the 8B shape on a CPU that
+    nobody asked for."""
+    check_before_loading(settings)
     if settings.device == "auto" and not names_model(flags):
         import torch
 

@@ -54,8 +54,6 @@ class ModelTokenizer:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         from transformers import AutoTokenizer
 
-        if chat_template is not None and template_name is not None:
-            raise UserError("--chat-template and --hf-chat-template-name exclude each other; give one.")
         check_variables(variables or {})
         template = None if chat_template is None else named_template(chat_template)
         try:

@@ -15,6 +15,7 @@ from common.errors import UserError
 from common.process import bind_port, set_title
 from common.settings import load
 from worker.config import WorkerSettings
+from worker.preflight import check_before_loading
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +36,7 @@ def serve(settings: WorkerSettings) -> int:
     sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # how Python says "not importable"
     from worker.launch.replica import Replica
 
+    check_before_loading(settings)
     set_title("canopy-frontend")
     logs.setup(settings.log_level, settings.log_format, process="frontend", http_level=settings.log_level_http)
     if settings.gc_threshold is not None:

@@ -19,6 +19,7 @@ from worker.assembly import running_scheduler
 from worker.config import WorkerSettings
 from worker.ipc.messages import AbortAll, GenerateRequest, SchedulerMessage, StepOutput, StopMatched, TokenDelta
 from worker.models.paths import cache_root, resolve_model_path
+from worker.preflight import check_before_loading
 from worker.server.answers import Answer
 from worker.server.errors import from_validation
 from worker.server.limits import PromptLimits
@@ -37,13 +38,14 @@ class Engine:
         chosen = validated(WorkerSettings, {"model_path": model_path, **settings})
         if chosen.kv_events_config is not None:
             raise UserError("kv_events_config: an offline engine's cache is nobody else's business; leave it out.")
+        check_before_loading(chosen)
         path = str(resolve_model_path(model_path, cache_root(os.environ), chosen.revision, chosen.download_dir))
+        self._files = ModelFiles.load(path, chosen)
         self._stack = ExitStack()
         self._scheduler = self._stack.enter_context(
             running_scheduler(chosen.model_copy(update={"model_path": path, "revision": None}), self._receive)
         )
         self._ready = self._scheduler.ready_message()
-        self._files = ModelFiles.load(path, chosen)
         self._rules = SamplingRules.of(chosen, self._files.sampling_defaults, self._ready)
         self._limits = PromptLimits(self._ready, chosen.allow_auto_truncate)
         self._weight_version = chosen.weight_version

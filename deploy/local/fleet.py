@@ -18,12 +18,15 @@ import psutil
 from common.clock import MonotonicClock
 from common.errors import UserError
 from common.fleet import FleetSnapshot
+from common.settings import validated
 from deploy.fleet.messages import FleetStatus, ReplicaSpec
 from deploy.local.gateway_process import GatewayProcess
 from deploy.local.plan import RunningFleet, ServePlan, write_private
 from deploy.local.progress import Progress
 from deploy.local.ray_node import RayNode, start_ray
 from deploy.model_source import ModelSource, PreparationError, prepare
+from worker.config import WorkerSettings
+from worker.preflight import check_before_loading
 
 _POLL_S = 0.25
 _RPC_TIMEOUT_S = 30.0
@@ -51,6 +54,7 @@ class LocalFleet:
         plan, progress = self._plan, self._progress
         os.environ["TMPDIR"] = str(self._run_dir)  # all temporary files of the fleet go with its directory
         model_path = prepare(ModelSource(path=plan.source_path))
+        check_before_loading(validated(WorkerSettings, {**plan.worker_values, "model_path": model_path}))
         threads = plan.worker_values.get("cpu_threads") or max(1, len(os.sched_getaffinity(0)) // plan.replicas)
         progress.line("starting Ray")
         self._node = node = start_ray(

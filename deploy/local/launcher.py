@@ -21,6 +21,7 @@ from deploy.model_source import find_model
 from deploy.processes import become_subreaper, supervise
 from deploy.serve_settings import load_serve_settings
 from worker.models.paths import cache_root
+from worker.preflight import check_before_loading
 
 _SHORT_TMP = "/tmp"  # Ray puts Unix sockets, whose paths are limited to 107 bytes, some 70 below its directory
 _LONGEST_TMP = 20
@@ -57,6 +58,7 @@ def make_plan(argv: Sequence[str], env: Mapping[str, str], *, worker_command: li
     """Validate arguments, model and port, and make the fleet's private directory."""
     settings = load_serve_settings(argv, env)
     source = find_model(settings.worker.model_path)
+    check_before_loading(settings.worker.model_copy(update={"model_path": source.path}))
     with bind_port(settings.gateway.host, settings.gateway.port) as sock:
         port = sock.getsockname()[1]
     name = settings.worker.served_model_name or source.name or settings.worker.model_name

@@ -42,7 +42,7 @@ def model_dir(tmp_path: Path) -> Path:
     """Passes the launcher's look at it; no replica is ever started on it."""
     path = tmp_path / "model"
     path.mkdir()
-    (path / "config.json").write_text("{}")
+    (path / "config.json").write_text('{"architectures": ["Unheard"]}')
     return path
 
 
@@ -150,6 +150,11 @@ def test_a_taken_port(tmp_path: Path, model_dir: Path) -> None:
         port = taken.getsockname()[1]
         sentence = refusal("serve", str(model_dir), "--port", str(port), cache=tmp_path)
     assert sentence.startswith(f"canopy: Cannot listen on 127.0.0.1:{port}: address already in use;")
+
+
+def test_faults_of_the_replicas_settings_are_found_before_ray_starts(tmp_path: Path, model_dir: Path) -> None:
+    sentence = refusal("serve", str(model_dir), "--chat-template", "nope", cache=tmp_path)
+    assert sentence.startswith("canopy: --chat-template: 'nope' is no file and no built-in template")
 
 
 def test_an_unknown_flag(tmp_path: Path, model_dir: Path) -> None:

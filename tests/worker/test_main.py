@@ -30,7 +30,7 @@ sys.exit(main(sys.argv[1:]))
 )
 def test_the_frontend_process(flags: list[str], threshold: tuple[int, ...]) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, "--model-path", "m", "--port", "0", "--page-size", "4", *flags],
+        [sys.executable, "-c", SCRIPT, "--model-path", "hub/m", "--port", "0", "--page-size", "4", *flags],
         capture_output=True,
         text=True,
     )

@@ -74,30 +74,42 @@ def load_model_config(
     `overrides` replaces keys of config.json; `context_length` shortens the model's own. Raises UserError if a file is
     missing or broken, or asks for something that is not supported.
     """
-    raw = _read_json(path / "config.json", required=True) | dict(overrides or {})
-    architectures = raw.get("architectures")
-    if not architectures:
-        raise UserError(f"{path / 'config.json'} lacks the key 'architectures'.")
-    family = ARCHITECTURES.get(architectures[0])
-    if "quantization_config" in raw:
-        raise UserError("The checkpoint is quantised, which is not supported; use an unquantised one or a GGUF file.")
-    if model_impl == "transformers" or (family is None and model_impl == "auto"):
+    raw = read_raw_config(path, overrides)
+    architecture = raw["architectures"][0]
+    family = ARCHITECTURES.get(architecture)
+    if uses_transformers(raw, model_impl):
         from worker.models.transformers_config import read_config  # torch and Transformers take seconds to import
 
         return read_config(path, raw, context_length=context_length, trust_remote_code=trust_remote_code)
     if family is None:
         known = ", ".join(sorted(ARCHITECTURES))
         raise UserError(
-            f"--model-impl canopy knows the architectures {known}, not {architectures[0]}; leave it out, and "
+            f"--model-impl canopy knows the architectures {known}, not {architecture}; leave it out, and "
             "Transformers' code runs the model."
         )
     try:
-        config = _build(raw, architectures[0], family, eos_token_ids(path, raw, int(raw["vocab_size"])))
+        config = _build(raw, architecture, family, eos_token_ids(path, raw, int(raw["vocab_size"])))
     except KeyError as error:
         raise UserError(f"{path / 'config.json'} lacks the key {error}.") from None
     except (TypeError, ValueError) as error:
         raise UserError(f"{path / 'config.json'} holds a value of the wrong type: {error}.") from None
     return _limit_context(config, raw, family, context_length)
+
+
+def read_raw_config(path: Path, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """config.json of the checkpoint in directory `path`, with the keys of `overrides` replaced. Raises UserError unless
+    it names an architecture and whole weights."""
+    raw = _read_json(path / "config.json", required=True) | dict(overrides or {})
+    if not raw.get("architectures"):
+        raise UserError(f"{path / 'config.json'} lacks the key 'architectures'.")
+    if "quantization_config" in raw:
+        raise UserError("The checkpoint is quantised, which is not supported; use an unquantised one or a GGUF file.")
+    return raw
+
+
+def uses_transformers(raw: Mapping[str, Any], model_impl: ModelImpl) -> bool:
+    """Whether Transformers' code runs this model: it was asked for, or the registry does not know the architecture."""
+    return model_impl == "transformers" or (model_impl == "auto" and raw["architectures"][0] not in ARCHITECTURES)
 
 
 def checkpoint_dtype(raw: Mapping[str, Any]) -> str:

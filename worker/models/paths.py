@@ -29,19 +29,27 @@ def resolve_model_path(
     `revision`, into `download_dir` or the hub's own cache); both may take minutes and show progress on stderr. Raises
     UserError if there is no such model or it cannot be read.
     """
+    check_model_path(model_path, revision)
     path = Path(model_path).expanduser()
-    if revision is not None and path.exists():
-        raise UserError(f"--revision {revision} is for models of the hub, but {model_path} is on disk; leave it out.")
     if path.is_dir():
         return path
     if path.is_file():
-        if path.suffix.lower() != ".gguf":
-            raise UserError(f"--model-path {model_path} is a file but not a .gguf one; give a model directory.")
         with console_progress(f"Converting {path.name}") as progress:
             return ensure_converted(path, cache, progress)
-    if _HUB_ID.fullmatch(model_path) and not path.is_absolute():
-        return _download(model_path, revision, download_dir)
-    raise UserError(f"--model-path {model_path} does not exist.")
+    return _download(model_path, revision, download_dir)
+
+
+def check_model_path(model_path: str, revision: str | None = None) -> None:
+    """Raise UserError if `resolve_model_path` must fail: there is nothing here, and it is no hub id either."""
+    path = Path(model_path).expanduser()
+    if revision is not None and path.exists():
+        raise UserError(f"--revision {revision} is for models of the hub, but {model_path} is on disk; leave it out.")
+    if path.is_file() and path.suffix.lower() != ".gguf":
+        raise UserError(f"--model-path {model_path} is a file but not a .gguf one; give a model directory.")
+    if path.exists() or _HUB_ID.fullmatch(model_path):
+        return
+    hint = "; the demo model is for `canopy serve demo`" if model_path == "demo" else ""
+    raise UserError(f"--model-path {model_path} does not exist{hint}.")
 
 
 def _download(hub_id: str, revision: str | None, download_dir: str | None) -> Path:

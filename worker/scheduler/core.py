@@ -27,7 +27,7 @@ from worker.ipc.messages import (
     StopMatched,
 )
 from worker.kv_events.recorder import recorder_of
-from worker.scheduler.limits import resolve_limits
+from worker.scheduler.limits import differences, resolve_limits
 from worker.scheduler.outbox import Outbox
 from worker.scheduler.planner import Plan, Planner
 from worker.scheduler.policies.factory import make_policy
@@ -99,7 +99,7 @@ class Scheduler:
         retraction = Retraction(pool, table, lifecycle, ratio, stats, by_priority=by_priority)
         self._planner = Planner(pool, table, prefill, retraction, ratio, mixed=settings.enable_mixed_chunk)
         self._results = ResultHandler(info, pool, table, waiting, lifecycle, self._outbox, stats)
-        log_startup(limits, info)
+        log_startup(limits, info, differences(settings, limits))
 
     def handle(self, message: FrontendMessage) -> None:
         """Take a message, between two steps."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from common.errors import UserError
@@ -61,6 +62,17 @@ def resolve_limits(settings: WorkerSettings, info: RunnerInfo) -> Limits:
         chunked_prefill_size=_chunk_tokens(settings.chunked_prefill_size, info),
         prefill_max_requests=settings.prefill_max_requests,
     )
+
+
+def differences(settings: WorkerSettings, limits: Limits) -> Iterator[str]:
+    """A sentence for each setting that cannot be had as it was asked for, with what is used in its place."""
+    tokens, requests = settings.max_total_tokens, settings.max_running_requests
+    if tokens is not None and tokens - limits.max_total_num_tokens >= limits.page_size:
+        yield f"--max-total-tokens {tokens} is more than memory holds; {limits.max_total_num_tokens} is used."
+    if requests is not None and requests > limits.max_running_requests:
+        yield f"--max-running-requests {requests} is above its bound; {limits.max_running_requests} is used."
+    if settings.disable_radix_cache and settings.schedule_policy in ("lpm", "dfs-weight"):
+        yield f"--schedule-policy {settings.schedule_policy} needs the prefix cache, which is off; fcfs is used."
 
 
 def _chunk_tokens(asked: int | None, info: RunnerInfo) -> int | None:

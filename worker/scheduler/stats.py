@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from common.clock import Clock
 from worker.engine.batch import RunnerInfo
@@ -12,8 +13,10 @@ from worker.scheduler.limits import Limits
 logger = logging.getLogger(__name__)
 
 
-def log_startup(limits: Limits, info: RunnerInfo) -> None:
-    """The line of sizes that operators look for first."""
+def log_startup(limits: Limits, info: RunnerInfo, warnings: Iterable[str]) -> None:
+    """The line of sizes that operators look for first, after warnings about them."""
+    for warning in warnings:
+        logger.warning("%s", warning)
     logger.info(
         "%s",
         StartupLine(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from common.settings import Settings, option
 from common.settings.types import JsonObject
@@ -66,3 +66,12 @@ class OptimizationSettings(Settings):
         "the same tokens whatever else runs",
         not_built="for repeatable sampling give requests a seed and run one at a time",
     )
+
+    @model_validator(mode="after")
+    def _check_graph_sizes(self) -> OptimizationSettings:
+        largest, sizes = self.cuda_graph_max_bs, self.cuda_graph_bs or []
+        if largest is not None and sizes and max(sizes) > largest:
+            raise ValueError(
+                f"--cuda-graph-bs {max(sizes)} is above --cuda-graph-max-bs {largest}; change one of the two."
+            )
+        return self

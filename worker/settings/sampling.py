@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
+from pydantic import model_validator
+
 from common.settings import Settings, option
 from common.settings.types import JsonObject
 
@@ -61,3 +63,9 @@ class SamplingSettings(Settings):
         False, "no whitespace in JSON answers", not_built=_STRUCTURED
     )
     file_storage_path: str | None = _option(None, "where uploaded files are kept", not_built="there is no upload")
+
+    @model_validator(mode="after")
+    def _check_templates(self) -> SamplingSettings:
+        if self.chat_template is not None and self.hf_chat_template_name is not None:
+            raise ValueError("--chat-template and --hf-chat-template-name exclude each other; give one.")
+        return self

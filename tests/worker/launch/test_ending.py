@@ -110,7 +110,7 @@ def last_line(stderr: str) -> str:
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     code, stderr = run("--model-path", str(tmp_path / "nowhere"), "--port", "0")
     assert code == 2, stderr
-    assert last_line(stderr) == f"canopy worker: --model-path {tmp_path}/nowhere does not exist."
+    assert stderr == f"canopy worker: --model-path {tmp_path}/nowhere does not exist.\n"
 
 
 def test_a_gguf_file_that_is_none(tmp_path: Path) -> None:

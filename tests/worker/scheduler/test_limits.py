@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from common.errors import UserError
-from tests.helpers.builders import make_settings
+from tests.helpers.builders import SchedulerBench, make_settings
 from tests.helpers.fake_runner import runner_info
-from worker.scheduler.limits import resolve_limits
+from worker.engine.batch import RunnerInfo
+from worker.scheduler.limits import differences, resolve_limits
 
 
 def test_the_context_bounds_a_request_when_the_pool_is_larger() -> None:
@@ -58,3 +61,33 @@ def test_a_chunk_that_is_not_whole_pages_is_refused() -> None:
 def test_a_pool_that_serves_nobody_is_refused() -> None:
     with pytest.raises(UserError, match="A KV pool of 6 tokens with a context of 256 serves no request"):
         resolve_limits(make_settings(), runner_info(num_pages=6))
+
+
+def differing(info: RunnerInfo, **settings: Any) -> list[str]:
+    chosen = make_settings(**settings)
+    return list(differences(chosen, resolve_limits(chosen, info)))
+
+
+def test_what_cannot_be_had_as_asked_is_told_with_what_is_used() -> None:
+    info = runner_info(num_pages=100, page_size=4, max_rows=8)
+    assert differing(info, max_total_tokens=404, max_running_requests=9) == [
+        "--max-total-tokens 404 is more than memory holds; 400 is used.",
+        "--max-running-requests 9 is above its bound; 8 is used.",
+    ]
+    assert differing(info, max_total_tokens=403, max_running_requests=8) == []
+    assert differing(info) == []
+
+
+@pytest.mark.parametrize("policy", ["lpm", "dfs-weight", "lof"])
+def test_policies_that_match_prefixes_need_the_cache(policy: str) -> None:
+    told = (
+        [] if policy == "lof" else [f"--schedule-policy {policy} needs the prefix cache, which is off; fcfs is used."]
+    )
+    assert differing(runner_info(), disable_radix_cache=True, schedule_policy=policy) == told
+    assert differing(runner_info(), schedule_policy=policy) == []
+
+
+def test_the_scheduler_logs_it(caplog: pytest.LogCaptureFixture) -> None:
+    SchedulerBench(disable_radix_cache=True, schedule_policy="lpm")
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert record.getMessage() == "--schedule-policy lpm needs the prefix cache, which is off; fcfs is used."

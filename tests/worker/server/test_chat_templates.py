@@ -174,7 +174,6 @@ async def test_a_requests_own_variables_go_before_the_defaults(tokenizer_dir: Pa
     [
         ({"chat_template": "nope"}, "no built-in template"),
         ({"hf_chat_template_name": "rag"}, "--hf-chat-template-name rag"),
-        ({"chat_template": "chatml", "hf_chat_template_name": "default"}, "exclude each other"),
         ({"default_chat_template_kwargs": {"messages": []}}, "messages belongs to the server"),
         ({"tokenizer_path": "/nowhere/at/all"}, "--tokenizer-path"),
         ({"preferred_sampling_params": {"temperature": -1}}, "--preferred-sampling-params: temperature"),

@@ -47,6 +47,27 @@ from worker.__main__ import main
             "--bucket-inter-token-latency must list rising numbers, each once; sort them.",
         ),
         ("--bucket-time-to-first-token 1 -1", "--bucket-time-to-first-token must be at least 0 (got '-1')."),
+        (
+            "--chat-template chatml --hf-chat-template-name rag",
+            "--chat-template and --hf-chat-template-name exclude each other; give one.",
+        ),
+        (
+            "--skip-tokenizer-init --chat-template chatml",
+            "--chat-template is of no use to --skip-tokenizer-init; leave one of the two out.",
+        ),
+        (
+            "--skip-tokenizer-init --tokenizer-path t",
+            "--tokenizer-path is of no use to --skip-tokenizer-init; leave one of the two out.",
+        ),
+        (
+            "--cuda-graph-max-bs 8 --cuda-graph-bs 4 16",
+            "--cuda-graph-bs 16 is above --cuda-graph-max-bs 8; change one of the two.",
+        ),
+        (
+            '--device sim --json-model-override-args {"hidden_size":7,"vocab_size":9}',
+            "--json-model-override-args: hidden_size changes nothing with --device sim, whose speed and memory are those "
+            "of --sim-profile; leave it out.",
+        ),
         ("--sim-speed 10", "--sim-speed needs --device sim; add that, or leave it out."),
         (
             "--dp 2 --tp 4",
@@ -86,6 +107,9 @@ def test_contradictions(flags: str, sentence: str, capsys: pytest.CaptureFixture
         "--fastapi-root-path /v2",
         "--device sim --sim-speed 10",
         "--gc-threshold 700 10 10",
+        "--cuda-graph-max-bs 16 --cuda-graph-bs 4 16",
+        '--device sim --json-model-override-args {"max_position_embeddings":512}',
+        '--json-model-override-args {"hidden_size":7}',
     ],
 )
 def test_what_only_looks_like_one(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
