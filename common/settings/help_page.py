@@ -82,7 +82,7 @@ def _entry(setting: Setting, columns: int) -> Iterator[str]:
 def _not_built(settings: list[Setting], columns: int) -> list[str]:
     if not settings:
         return []
-    flags = " ".join(setting.flag for setting in settings)
+    flags = " ".join(f"--{spelling}" for each in settings for spelling in (each.spellings[0], *each.aliases))
     return textwrap.wrap(
         f"not built yet: {flags}",
         columns,

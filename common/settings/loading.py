@@ -11,10 +11,11 @@ from pydantic import ValidationError
 
 from common.errors import UserError
 from common.settings.command_line import parse
+from common.settings.environment import CONFIG_VARIABLE, read_environment
 from common.settings.help_page import metavar
 from common.settings.sentences import validation_sentence
 from common.settings.show import as_yaml
-from common.settings.tree import ENV_PREFIX, Setting, Settings, settings_of
+from common.settings.tree import ENV_PREFIX, Settings, settings_of
 from common.settings.yaml_file import FileValues, read_yaml
 
 S = TypeVar("S", bound=Settings)
@@ -37,21 +38,28 @@ def load(
     page and leave by SystemExit.
     """
     line = parse(cls, argv, prog=prog, positional=positional)
-    file = read_yaml(line.config, cls) if line.config is not None else FileValues()
-    variables = _from_environment(cls, env)
+    variables, warnings = read_environment(cls, env, prog)
+    file = _file(cls, line.config, env)
     values = file.values | {name: value for name, (_, value) in variables.items()} | line.values
     if positional is not None and positional not in values:
         raise UserError(f"{metavar(positional)} is missing; give {prog} a {cls.model_fields[positional].description}.")
     called = file.called | {name: variable for name, (variable, _) in variables.items()}
     settings = validated(cls, values, {name: text for name, text in called.items() if name not in line.values})
     in_environment = [v.removeprefix(ENV_PREFIX).lower().replace("_", "-") for v, _ in variables.values()]
-    for sentence in _deprecations(cls, [*file.spellings, *in_environment, *line.spellings]):
+    for sentence in warnings + _deprecations(cls, [*file.spellings, *in_environment, *line.spellings]):
         print(f"{prog}: {sentence}", file=sys.stderr)
     sources = _sources(file.values, variables, line.values)
     if line.print_config:
         print(as_yaml(settings, sources), end="")
         raise SystemExit(0)
     return Loaded(settings, sources)
+
+
+def _file(cls: type[Settings], config: str | None, env: Mapping[str, str]) -> FileValues:
+    """The file of --config, else of its variable, if there is one."""
+    if config is not None:
+        return read_yaml(config, cls, "--config")
+    return read_yaml(env[CONFIG_VARIABLE], cls, CONFIG_VARIABLE) if env.get(CONFIG_VARIABLE) else FileValues()
 
 
 def _sources(file: Iterable[str], variables: Iterable[str], line: Iterable[str]) -> dict[str, str]:
@@ -67,21 +75,6 @@ def validated(cls: type[S], values: Mapping[str, Any], called: Mapping[str, str]
     except ValidationError as error:
         secrets = {setting.name for setting in settings_of(cls) if setting.secret}
         raise UserError(validation_sentence(error, called, secrets)) from None
-
-
-def _from_environment(cls: type[Settings], env: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
-    """Field name -> variable and value. An empty variable sets nothing; a list is separated by commas."""
-    found: dict[str, tuple[str, Any]] = {}
-    for setting in settings_of(cls):
-        for spelling in reversed(setting.spellings):
-            variable = ENV_PREFIX + spelling.replace("-", "_").upper()
-            if env.get(variable):
-                found[setting.name] = (variable, _split_if_list(setting, env[variable]))
-    return found
-
-
-def _split_if_list(setting: Setting, value: str) -> Any:
-    return [item.strip() for item in value.split(",")] if setting.is_list else value
 
 
 def _deprecations(cls: type[Settings], used: Sequence[str]) -> list[str]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
-from common.settings.tree import flag_of
+from common.settings.tree import ENV_PREFIX, flag_of
 
+_SIMILAR_RATIO = 0.7
+
+_FLAG = re.compile(r"--[a-z][a-z0-9-]*[a-z0-9]")
 _RULES = {
     "int_parsing": "must be a whole number",
     "int_type": "must be a whole number",
@@ -40,7 +44,7 @@ def validation_sentence(
     `secrets` are not repeated."""
     first = error.errors(include_url=False)[0]
     if not first["loc"]:
-        return first["msg"].removeprefix("Value error, ")
+        return _with_variables(first["msg"].removeprefix("Value error, "), named or {})
     name = str(first["loc"][0])
     called = (named or {}).get(name, flag_of(name))
     if first["type"] == "missing":
@@ -51,9 +55,15 @@ def validation_sentence(
     return f"{called} {rule}." if name in secrets else f"{called} {rule} (got {first['input']!r})."
 
 
+def _with_variables(sentence: str, named: Mapping[str, str]) -> str:
+    """A sentence of a settings class, with the variables that the user has set instead of their flags."""
+    variables = {flag_of(name): said for name, said in named.items() if said.startswith(ENV_PREFIX)}
+    return _FLAG.sub(lambda flag: variables.get(flag[0], flag[0]), sentence)
+
+
 def _rule(fault: Any) -> str:
     template = _RULES.get(fault["type"])
-    if fault["type"] == "string_too_short" and fault["ctx"]["min_length"] == 1:
+    if fault["type"] in ("string_too_short", "too_short") and fault["ctx"]["min_length"] == 1:
         return "must not be empty"
     if template is None:
         return "is refused: " + str(fault["msg"]).removeprefix("Value error, ")
@@ -67,5 +77,16 @@ def _word(value: Any) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean X?` with the most similar name, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
-    return f"; did you mean {close[0]}?" if close else ""
+    close = most_similar(name, known, _SIMILAR_RATIO)
+    return f"; did you mean {close}?" if close is not None else ""
+
+
+def most_similar(name: str, known: Iterable[str], ratio: float) -> str | None:
+    """The name most like `name`, if it is like it by difflib's `ratio`. What all names begin with does not count."""
+    by_rest = {_rest(each): each for each in known}
+    close = difflib.get_close_matches(_rest(name), by_rest, n=1, cutoff=ratio)
+    return by_rest[close[0]] if close else None
+
+
+def _rest(name: str) -> str:
+    return name.removeprefix("--").removeprefix(ENV_PREFIX)

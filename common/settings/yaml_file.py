@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,29 +25,32 @@ class FileValues:
     spellings: list[str] = field(default_factory=list)
 
 
-def read_yaml(path: str, cls: type[Settings]) -> FileValues:
-    """Keys may be written with dashes or underscores, and be any name of a setting. An empty file sets nothing.
+def read_yaml(path: str, cls: type[Settings], said: str) -> FileValues:
+    """`said` is how the user named the file: flag or variable. Keys may have dashes or underscores, and be any
+    name of a setting. An empty file sets nothing.
 
     Raises UserError for a file that cannot be read, and for keys that are unknown or set one thing twice.
     """
+    if not path:
+        raise UserError(f"{said} must not be empty; name a YAML file.")
     if Path(path).suffix not in _SUFFIXES:
-        raise UserError(f"--config: {path} must end in .yaml or .yml.")
+        raise UserError(f"{said}: {path} must end in .yaml or .yml.")
     known = by_spelling(cls)
     found = FileValues()
-    for key, value in _mapping(path):
+    for key, value in _mapping(path, said):
         spelling = key.replace("_", "-")
         setting = known.get(spelling)
         if setting is None:
-            raise UserError(f"--config: {path} has the unknown key {key!r}{did_you_mean(spelling, known) or '.'}")
+            raise UserError(f"{said}: {path} has the unknown key {key!r}{_hint(spelling, known)}")
         if setting.name in found.values:
-            raise UserError(f"--config: {path} sets {setting.spellings[0]} twice; keep one of the two.")
+            raise UserError(f"{said}: {path} sets {setting.spellings[0]} twice; keep one of the two.")
         found.values[setting.name] = _checked(setting, value, key, path)
         found.called[setting.name] = f"{key} in {path}"
         found.spellings.append(spelling)
     return found
 
 
-def _mapping(path: str) -> list[tuple[str, Any]]:
+def _mapping(path: str, said: str) -> list[tuple[str, Any]]:
     """Keys and values in the order of the file, doubles too."""
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -55,14 +59,27 @@ def _mapping(path: str) -> list[tuple[str, Any]]:
         if root is None or build(root) is None:
             return []
         if not isinstance(root, yaml.MappingNode):
-            raise UserError(f"--config: the root of {path} must be a mapping of settings.")
+            raise UserError(f"{said}: the root of {path} must be a mapping of settings.")
         return [(str(build(key)), build(value)) for key, value in root.value]
     except OSError as error:
-        raise UserError(f"--config: cannot read {path}: {error.strerror}.") from None
+        raise UserError(f"{said}: cannot read {path}: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise UserError(f"--config: {path} is not UTF-8 text; save it as UTF-8.") from None
+        raise UserError(f"{said}: {path} is not UTF-8 text; save it as UTF-8.") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as a date that does not exist
-        raise UserError(f"--config: {path} is not valid YAML: {' '.join(str(error).split())}.") from None
+        raise UserError(f"{said}: {path} is not valid YAML: {_problem(error)}.") from None
+
+
+def _hint(spelling: str, known: Iterable[str]) -> str:
+    return did_you_mean(spelling, known) or "; --help lists the known ones."
+
+
+def _problem(error: Exception) -> str:
+    """A YAML error without its drawing of the place, but with the line."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        text = ", ".join(filter(None, (error.context, error.problem)))
+        mark = error.problem_mark or error.context_mark
+        return text if mark is None else f"{text} (line {mark.line + 1})"
+    return " ".join(str(error).split())
 
 
 def _checked(setting: Setting, value: Any, key: str, path: str) -> Any:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from common.settings import settings_of
-from common.settings.tree import Setting
+from common.settings import Settings, settings_of
+from common.settings.environment import MISSPELT_RATIO
+from common.settings.sentences import most_similar
+from common.settings.tree import Setting, by_spelling
 from deploy.serve_settings import (
     GATEWAY_ONLY,
     HUB,
@@ -19,6 +21,7 @@ from deploy.serve_settings import (
     combined_settings,
     load_serve_settings,
 )
+from deploy.status import StatusSettings
 from gateway.config import GatewaySettings
 from tests.helpers.setting_values import COMPANIONS, on_command_line, other_value
 from worker.config import WorkerSettings
@@ -132,3 +135,11 @@ def test_data_parallelism_is_replicas(flag: str) -> None:
 def test_every_flag_means_one_thing() -> None:
     spellings = [spelling for setting in settings_of(combined_settings()) for spelling in setting.spellings]
     assert len(spellings) == len(set(spellings))
+
+
+def test_no_program_takes_the_variable_of_another_for_a_misspelt_one_of_its_own() -> None:
+    programs: list[type[Settings]] = [GatewaySettings, WorkerSettings, StatusSettings, combined_settings()]
+    names = [set(by_spelling(program)) for program in programs]
+    for own in names:
+        for other in set().union(*names) - own:
+            assert most_similar(other, own, MISSPELT_RATIO) is None, other

@@ -134,6 +134,8 @@ def test_a_word_without_a_flag() -> None:
         (["--pinions", "2"], "--wings 2 is not built yet: walk."),
         (["--magic"], "--magic is not built yet: think."),
         (["--config", "a.yaml", "--config", "a.yaml"], "--config was given twice; merge the files and give one."),
+        (["--stop"], "--stop is not a flag of example; see example --help."),
+        (["--config", ""], "--config must not be empty; name a YAML file."),
         (["--config"], "--config: expected one argument; see example --help."),
     ],
 )
@@ -147,14 +149,18 @@ def test_faults_of_the_command_line(argv: list[str], sentence: str) -> None:
     [
         ("- 1", "--config: the root of {} must be a mapping of settings."),
         ("just text", "--config: the root of {} must be a mapping of settings."),
-        ("a: [", "--config: {} is not valid YAML: "),
+        (
+            "a:\n  [",
+            "--config: {} is not valid YAML: while parsing a flow node, expected the node content, but found "
+            "'<stream end>' (line 2).",
+        ),
         ("a: !!python/object/apply:os.getcwd []", "--config: {} is not valid YAML: "),
         ("name: 2024-13-45", "--config: {} is not valid YAML: month must be in 1..12."),
         ("count: !!int x", "--config: {} is not valid YAML: "),
         ("extra: " + "[" * 3000, "--config: {} is not valid YAML: "),
         ("a: 1\n---\nb: 2", "--config: {} is not valid YAML: expected a single document"),
         ("cuont: 1", "--config: {} has the unknown key 'cuont'; did you mean count?"),
-        ("5: 1", "--config: {} has the unknown key '5'."),
+        ("5: 1", "--config: {} has the unknown key '5'; --help lists the known ones."),
         ("count: 1\ncount: 2", "--config: {} sets count twice; keep one of the two."),
         ("name: n\ntitle: n", "--config: {} sets name twice; keep one of the two."),
         ("count: true", "count in {} must be a number (got true)."),
@@ -198,7 +204,42 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_faults_of_the_environment_name_the_variable() -> None:
     assert fault("--name=n", env={"CANOPY_COUNT": "0"}) == "CANOPY_COUNT must be at least 1 (got '0')."
     assert fault(env={"CANOPY_TITLE": "n", "CANOPY_VERBOSE": "x"}) == "CANOPY_VERBOSE must be true or false (got 'x')."
-    assert example("--name=n", env={"CANOPY_COUNT": "", "CANOPY_OTHER": "x"}).count == 4
+    assert fault("--name=n", env={"CANOPY_PINIONS": "2"}) == "CANOPY_PINIONS 2 is not built yet: walk."
+    sentence = "--mode slow goes up to CANOPY_COUNT 100; lower it."
+    assert fault("--name=n", "--mode=slow", env={"CANOPY_COUNT": "101"}) == sentence
+    assert example("--name=n", env={"CANOPY_COUNT": "", "OTHER": "x"}).count == 4
+
+
+def test_a_misspelt_variable_is_refused_and_others_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = "CANOPY_VERBOS is not a setting of example; did you mean CANOPY_VERBOSE?"
+    assert fault("--name=n", env={"CANOPY_VERBOS": "true"}) == sentence
+    example("--name=n", env={"CANOPY_REPLICAS": "2", "CANOPY_CACHE": "/tmp/x", "CANOPY_TRACES": "/t", "CANOPY_X": ""})
+    assert capsys.readouterr().err == "example: CANOPY_REPLICAS: no setting of example, ignored.\n"
+
+
+def test_what_kubernetes_sets_beside_a_service_is_no_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [
+        "SERVICE_HOST",
+        "SERVICE_PORT",
+        "SERVICE_PORT_HTTP",
+        "PORT_80_TCP",
+        "PORT_80_TCP_ADDR",
+        "COUNT_SERVICE_HOST",
+    ]
+    env = {f"CANOPY_{name}": "10.0.0.1" for name in names} | {"CANOPY_COUNT_PORT": "tcp://10.0.0.1:80"}
+    assert example("--name=n", env=env | {"CANOPY_COUNT": "7"}).count == 7
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(": set by Kubernetes for a service of that name, ignored.")
+    assert all(name in line for name in env) and "CANOPY_COUNT," not in line
+
+
+def test_the_file_may_be_named_by_a_variable(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("name: a")
+    (tmp_path / "b.yaml").write_text("name: b")
+    env = {"CANOPY_CONFIG": str(tmp_path / "a.yaml")}
+    assert example(env=env).name == "a"
+    assert example("--config", str(tmp_path / "b.yaml"), env=env).name == "b"
+    assert fault(env={"CANOPY_CONFIG": "c"}) == "CANOPY_CONFIG: c must end in .yaml or .yml."
 
 
 def test_secrets_are_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,7 +55,7 @@ Talk:
       more
   --key TEXT
       a key
-  not built yet: --wings
+  not built yet: --wings --pinions
 
 Magic:
   not built yet: --magic --spell

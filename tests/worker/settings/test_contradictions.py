@@ -65,8 +65,8 @@ from worker.__main__ import main
         ),
         (
             '--device sim --json-model-override-args {"hidden_size":7,"vocab_size":9}',
-            "--json-model-override-args: hidden_size changes nothing with --device sim, whose speed and memory are those "
-            "of --sim-profile; leave it out.",
+            "--json-model-override-args: hidden_size changes nothing with --device sim, whose speed and memory are "
+            "those of --sim-profile; leave it out.",
         ),
         ("--sim-speed 10", "--sim-speed needs --device sim; add that, or leave it out."),
         (

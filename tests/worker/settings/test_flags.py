@@ -135,7 +135,7 @@ def test_what_is_not_built_says_so_and_what_to_do(cls: type[Settings], setting: 
             with pytest.raises(UserError) as fault:
                 outcome(cls, setting, *argv, env=env)
             sentence = str(fault.value)
-            assert sentence.startswith(setting.flag) and "\n" not in sentence
+            assert sentence.startswith(next(iter(env), setting.flag)) and "\n" not in sentence
             assert sentence.endswith(f" is not built yet: {setting.not_built}.")
 
 
