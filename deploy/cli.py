@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import metadata
 
 from common.errors import UserError
 
@@ -16,7 +17,7 @@ _HELP = """usage: canopy COMMAND [flags]
   status        the fleet as a table
   bench         throughput of one engine, times of its kernels
 
-canopy COMMAND --help lists the flags of a command."""
+canopy COMMAND --help lists the flags of a command, canopy --version prints the version."""
 
 _NOT_BUILT = frozenset({"batch", "tune", "plan", "scale", "doctor"})
 
@@ -26,6 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_HELP)
+        return 0
+    if arguments[0] == "--version":
+        print(f"canopy {metadata.version('canopy-serve')}")
         return 0
     try:
         return _command(arguments[0])(arguments[1:])

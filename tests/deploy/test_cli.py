@@ -7,12 +7,13 @@ import os
 import socket
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from common.errors import UserError
-from deploy import bench
+from deploy import bench, cli
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,6 +53,11 @@ def test_help_lists_what_exists_and_only_that(tmp_path: Path) -> None:
     for command in ("serve", "gateway", "worker", "status", "bench"):
         assert f"\n  {command} " in done.stdout
     assert "tune" not in done.stdout
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"canopy {metadata.version('canopy-serve')}\n"
 
 
 def test_help_imports_neither_torch_nor_ray() -> None:

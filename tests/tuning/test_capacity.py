@@ -28,6 +28,14 @@ def test_a_larger_memory_fraction_lets_more_requests_run() -> None:
     assert large.throughput > small.throughput
 
 
+def test_a_smaller_memory_fraction_leaves_memory_for_steps() -> None:
+    infos = [SimBench(mem_fraction_static=fraction).runner.info for fraction in (None, 0.8, 0.7)]
+    left_gib = [info.available_memory_bytes / 2**30 for info in infos]
+    pool_tokens = [info.num_pages * info.page_size for info in infos]
+    assert left_gib == pytest.approx([12, 27, 41], abs=0.5)
+    assert pool_tokens == pytest.approx([911_000, 790_000, 676_000], rel=0.01)
+
+
 @pytest.mark.parametrize(("fraction", "message"), [(0.1, "The weights take"), (0.995, "too little of the simulated")])
 def test_a_fraction_that_cannot_work_is_refused(fraction: float, message: str) -> None:
     with pytest.raises(UserError, match=f"{message}.*--mem-fraction-static"):

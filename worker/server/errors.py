@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from common.errors import HttpFault
 
@@ -17,7 +18,7 @@ class RequestFault(HttpFault):
 def from_validation(error: ValidationError) -> RequestFault:
     """The first fault pydantic found, as 400 with the path of the field. Of a union's branches the one that got
     furthest speaks."""
-    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    errors = error.errors(include_url=False, include_input=False)
     same_field = [each for each in errors if each["loc"][:1] == errors[0]["loc"][:1]]
     first = max(same_field, key=lambda each: len(each["loc"]))
     if first["type"] == "json_invalid":
@@ -25,14 +26,24 @@ def from_validation(error: ValidationError) -> RequestFault:
     path = field_path(first["loc"])
     if first["type"] == "missing":
         return RequestFault(400, f"{path} is required.", param=path)
-    same_place = [each["msg"] for each in same_field if field_path(each["loc"]) == path]
+    same_place = [_rule(each) for each in same_field if field_path(each["loc"]) == path]
     return RequestFault(400, f"{path or 'The body'}: {_one_of(same_place)}.", param=path)
 
 
-def _one_of(messages: Sequence[str]) -> str:
-    """What a field may be: pydantic's sentence, or one out of those for each branch of a union."""
-    plain = [_CLASS.sub("", message.removeprefix("Value error, ").rstrip(".")) for message in messages]
-    first, *others = dict.fromkeys(plain)
+def _rule(fault: ErrorDetails) -> str:
+    """What the field must be."""
+    context = fault.get("ctx", {})
+    if context.get("min_length") == 1:
+        return "must not be empty"
+    if fault["type"] in _RULES:
+        return _RULES[fault["type"]].format_map(context)
+    text = _CLASS.sub("", fault["msg"].removeprefix("Value error, ").rstrip("."))
+    return text.replace("Input should be ", _KIND)
+
+
+def _one_of(rules: Sequence[str]) -> str:
+    """The rule, or one out of those for each branch of a union."""
+    first, *others = dict.fromkeys(rules)
     kinds = [message.removeprefix(_KIND) for message in (first, *others) if message.startswith(_KIND)]
     return _KIND + " or ".join(kinds) if first.startswith(_KIND) else first
 
@@ -48,6 +59,14 @@ def field_path(location: Sequence[int | str]) -> str | None:
     return path or None
 
 
-_KIND = "Input should be "
+_KIND = "must be "
+_RULES = {
+    "too_long": "must have at most {max_length} items",
+    "string_too_long": "must have at most {max_length} characters",
+    "greater_than_equal": "must be at least {ge:g}",
+    "greater_than": "must be above {gt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "less_than": "must be below {lt:g}",
+}
 _CLASS = re.compile(r" or instance of \w+$")
 _BRANCHES = frozenset({"str", "int", "float", "bool", "list", "dict"})

@@ -268,16 +268,19 @@ async def test_a_client_that_leaves_in_its_body_harms_nobody(app: App) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "allowed"),
     [
-        (NATIVE, {"text": 5}, "text: Input should be a valid string or a valid array."),
-        (NATIVE, {"input_ids": [5, "x"]}, "input_ids[1]: Input should be a valid integer or a valid array."),
+        (NATIVE, {"text": 5}, "text: must be a valid string or a valid array."),
+        (NATIVE, {"input_ids": [5, "x"]}, "input_ids[1]: must be a valid integer or a valid array."),
         (
             NATIVE,
             {"text": "a", "sampling_params": 5},
-            "sampling_params: Input should be an object or a valid array.",
+            "sampling_params: must be an object or a valid array.",
         ),
         (TEXT, {"prompt": "a", "stop": 5}, "stop: must be a string or a list of strings."),
-        (TEXT, {"prompt": "a", "max_tokens": "x"}, "max_tokens: Input should be a valid integer."),
-        (TEXT, {"prompt": "a", "stop": ["a", 5]}, "stop[1]: Input should be a valid string."),
+        (TEXT, {"prompt": "a", "max_tokens": "x"}, "max_tokens: must be a valid integer."),
+        (CHAT, {"messages": []}, "messages: must not be empty."),
+        (TEXT, {"prompt": "a", "temperature": -1}, "temperature: must be at least 0."),
+        (TEXT, {"prompt": "a", "seed": 1.5}, "seed: must be a valid integer."),
+        (TEXT, {"prompt": "a", "stop": ["a", 5]}, "stop[1]: must be a valid string."),
     ],
 )
 async def test_all_that_a_field_may_be_is_named(app: App, path: str, body: dict[str, Any], allowed: str) -> None:
