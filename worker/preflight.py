@@ -10,13 +10,14 @@ from common.errors import UserError
 from worker.config import WorkerSettings
 from worker.models.config import load_model_config, read_raw_config, uses_transformers
 from worker.models.paths import check_model_path
+from worker.server.sampling import preferred_sampling
 
 _DRIVER = "libcuda.so.1"
 
 
 def check_before_loading(settings: WorkerSettings) -> None:
-    """Device, model path, the model's configuration, tokenizer path and chat template, as far as they can be judged
-    without a download, a conversion or torch. Raises UserError."""
+    """Device, model path, the model's configuration, tokenizer path, chat template and preferred sampling, as far as
+    they can be judged without a download, a conversion or torch. Raises UserError."""
     if settings.device == "cuda":
         _check_driver()
     check_model_path(settings.model_path, settings.revision)
@@ -24,6 +25,7 @@ def check_before_loading(settings: WorkerSettings) -> None:
     if path.is_dir():
         _check_config(settings, path)
     _check_tokenizer_path(settings.tokenizer_path)
+    preferred_sampling(settings.preferred_sampling_params or {})
     check_variables(settings.default_chat_template_kwargs or {})
     if settings.chat_template is not None:
         named_template(settings.chat_template)

@@ -38,6 +38,11 @@ def test_what_is_good_or_not_to_be_judged_yet(model: Path, tmp_path: Path) -> No
         ({"chat_template": "nope"}, "--chat-template: 'nope' is no file and no built-in template"),
         ({"tokenizer_path": "/nope"}, "--tokenizer-path /nope does not exist; name a directory with a tokenizer.json."),
         ({"default_chat_template_kwargs": {"messages": 1}}, "--default-chat-template-kwargs: messages belongs to"),
+        (
+            {"preferred_sampling_params": {"temperature": -1}},
+            "--preferred-sampling-params: temperature: must be at least 0.",
+        ),
+        ({"preferred_sampling_params": {"stop_token_ids": [1.5]}}, "--preferred-sampling-params: stop_token_ids[0]: "),
         ({"revision": "main"}, "--revision main is for models of the hub"),
     ],
 )

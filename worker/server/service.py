@@ -24,7 +24,7 @@ from worker.server.lifecycle import Lifecycle, ReplicaState
 from worker.server.limits import PromptLimits, takes_priority
 from worker.server.metrics import Buckets, LoadCollector, RequestMetrics
 from worker.server.request_log import request_log
-from worker.server.sampling import SamplingDefaults, SamplingRules, preferred_sampling
+from worker.server.sampling import SamplingDefaults, SamplingRules
 from worker.server.scheduler_client import SchedulerClient
 from worker.server.streams import Streams
 from worker.server.tokenizer import AsyncTokenizer, NoTokenizer, TextCodec, Tokenizer
@@ -40,7 +40,6 @@ class ModelFiles:
     @classmethod
     def load(cls, path: str, settings: WorkerSettings) -> ModelFiles:
         """Read those of directory `path`; takes seconds. Raises UserError."""
-        preferred_sampling(settings.preferred_sampling_params or {})
         from_model = settings.sampling_defaults == "model"
         defaults = SamplingDefaults.load(Path(path)) if from_model else SamplingDefaults()
         if settings.skip_tokenizer_init:

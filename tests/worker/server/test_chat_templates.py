@@ -176,7 +176,6 @@ async def test_a_requests_own_variables_go_before_the_defaults(tokenizer_dir: Pa
         ({"hf_chat_template_name": "rag"}, "--hf-chat-template-name rag"),
         ({"default_chat_template_kwargs": {"messages": []}}, "messages belongs to the server"),
         ({"tokenizer_path": "/nowhere/at/all"}, "--tokenizer-path"),
-        ({"preferred_sampling_params": {"temperature": -1}}, "--preferred-sampling-params: temperature"),
     ],
 )
 def test_bad_values_are_told_at_the_start(several_dir: Path, settings: dict[str, Any], sentence: str) -> None:
