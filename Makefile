@@ -12,7 +12,7 @@ PORT ?= 8000
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint test test-gpu bench-router test-chaos serve status docs clean
+.PHONY: help setup fmt lint test test-long test-gpu bench-router test-chaos serve status docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,7 +37,10 @@ status: $(STAMP) ## Show the running fleet
 	@$(BIN)/canopy status
 
 test: $(STAMP) ## The whole test suite that needs no GPU
-	@$(BIN)/pytest -m "not gpu and not chaos" --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/pytest -m "not gpu and not chaos and not long" --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+test-long: $(STAMP) ## Tests that take minutes of CPU each
+	@$(BIN)/pytest -m long
 
 test-gpu: $(STAMP) ## Tests that need a CUDA GPU
 	@$(BIN)/pytest -m gpu

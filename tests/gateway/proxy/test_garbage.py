@@ -29,7 +29,7 @@ def no_collector() -> Iterator[None]:
 
 def alive() -> Counter[str]:
     """Objects of the data path, by class."""
-    return Counter(type(item).__name__ for item in gc.get_objects() if isinstance(item, KINDS))
+    return Counter(type(item).__name__ for item in gc.get_objects() if issubclass(type(item), KINDS))
 
 
 async def script(request: Received, reply: Reply) -> None:

@@ -76,7 +76,8 @@ def fit_costs(steps: Sequence[MeasuredStep]) -> StepCosts:
     single_costs = _relative_nnls([[1.0, float(s.shape.context_tokens)] for s in single], single)
     eager = np.unique([s.time_s for s in several if not s.shape.graph])
     candidates = eager[np.linspace(0, len(eager) // 2, MAX_FLOOR_CANDIDATES).astype(int)] if len(eager) else []
-    fits = [_with_floor(several, single_costs, floor_s) for floor_s in (0.0, *candidates)]
+    floors_s = (0.0, *(floor_s for floor_s in candidates if _above_floor(several, floor_s)))
+    fits = [_with_floor(several, single_costs, floor_s) for floor_s in floors_s]
     return min(fits, key=lambda costs: _absolute_error(several, costs))
 
 
@@ -118,8 +119,13 @@ def nnls(matrix: Floats, target: Floats) -> Floats:
     return x / scale
 
 
+def _above_floor(samples: Sequence[_Sample], floor_s: float) -> list[_Sample]:
+    """Those whose time a floor of passes without a graph says nothing about."""
+    return [s for s in samples if s.shape.graph or s.time_s > floor_s * NEAR_FLOOR]
+
+
 def _with_floor(samples: Sequence[_Sample], single: Floats, floor_s: float) -> StepCosts:
-    free = [s for s in samples if s.shape.graph or s.time_s > floor_s * NEAR_FLOOR]
+    free = _above_floor(samples, floor_s)
     factors = [_rounded(value) for value in _relative_nnls([quantities(s.shape) for s in free], free)]
     slopes_end = 2 + len(TOKEN_KNOTS)
     sequence, context, prefix, prefix_pair, chunk, chunk_pair, chunk_context = factors[slopes_end:]
