@@ -45,12 +45,19 @@ def test_the_large_model_is_not_loaded_on_a_cpu_unasked(load: Any, monkeypatch: 
     ("flags", "line"),
     [
         (["--device", "cpu"], "Loading random weights of a Llama-3-8B shape (--device cpu)."),
-        (["--device", "auto", "--model=/models/small"], "Loading small (--device auto)."),
+        (["--device", "auto", "--model=small"], "Loading small (--device auto)."),
     ],
 )
 def test_what_was_asked_for_is_told_before_it_is_loaded(
-    flags: Sequence[str], line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    flags: Sequence[str],
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small").mkdir()
+    Path("small", "config.json").write_text('{"architectures": ["Unheard"]}')
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
     def stop(*_: Any) -> None:
