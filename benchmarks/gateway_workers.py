@@ -11,6 +11,8 @@ import json
 
 import uvloop
 
+from benchmarks.tiny_http import RequestProtocol
+
 MODEL = "simulated"
 _CONTROL = {
     b"/health": b"",
@@ -51,35 +53,15 @@ _STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-
 _LAST = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 
 
-class SimulatedWorker(asyncio.Protocol):
+class SimulatedWorker(RequestProtocol):
     """One connection. Requests come whole or in pieces, one at a time."""
 
     def __init__(self, chunks: int, interval_s: float) -> None:
+        super().__init__()
         self._chunks = chunks
         self._interval_s = interval_s
-        self._buffer = b""
-        self._transport: asyncio.Transport | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]
-
-    def data_received(self, data: bytes) -> None:
-        assert self._transport is not None
-        self._buffer += data
-        while (head_end := self._buffer.find(b"\r\n\r\n")) >= 0:
-            head = self._buffer[:head_end].lower()
-            if b" http/1.1\r\n" not in head:  # some routers try other protocols first
-                self._transport.abort()
-                return
-            at = head.find(b"\r\ncontent-length:")
-            length = int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
-            if len(self._buffer) < head_end + 4 + length:
-                return
-            body = self._buffer[head_end + 4 : head_end + 4 + length]
-            self._buffer = self._buffer[head_end + 4 + length :]
-            self._answer(head.split(b" ", 2)[1].split(b"?")[0], body)
-
-    def _answer(self, path: bytes, body: bytes) -> None:
+    def answer(self, path: bytes, body: bytes) -> None:
         if path.startswith(b"/v1/chat") and (b'"stream":true' in body or b'"stream": true' in body):
             self._write(_STREAM_HEAD)
             self._stream(self._chunks)

@@ -19,6 +19,7 @@ import orjson
 import uvloop
 
 from benchmarks.router_model import PREFILL_TOKENS_PER_S, STEP_S, WorkerModel
+from benchmarks.tiny_http import RequestProtocol
 
 MODEL = "simulated"
 MAX_CHUNKS = 20  # of a streamed answer; longer ones put more tokens into a chunk
@@ -129,39 +130,19 @@ def whole(status: int, fields: dict[str, Any]) -> bytes:
     return head + body
 
 
-class Connection(asyncio.Protocol):
+class Connection(RequestProtocol):
     """One connection to a worker; requests one at a time."""
 
     def __init__(self, worker: Worker) -> None:
+        super().__init__()
         self._worker = worker
-        self._buffer = b""
-        self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    def data_received(self, data: bytes) -> None:
-        assert self._transport is not None
-        self._buffer += data
-        while (head_end := self._buffer.find(b"\r\n\r\n")) >= 0:
-            head = self._buffer[:head_end].lower()
-            if b" http/1.1\r\n" not in head:  # some routers try other protocols first
-                self._transport.abort()
-                return
-            at = head.find(b"\r\ncontent-length:")
-            length = int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
-            if len(self._buffer) < head_end + 4 + length:
-                return
-            body = self._buffer[head_end + 4 : head_end + 4 + length]
-            self._buffer = self._buffer[head_end + 4 + length :]
-            self._answer(head.split(b" ", 2)[1].split(b"?")[0], body)
-
-    def _answer(self, path: bytes, body: bytes) -> None:
+    def answer(self, path: bytes, body: bytes) -> None:
         assert self._transport is not None
         if path == b"/v1/chat/completions":
             chat = self._worker.chat(orjson.loads(body), self._transport.write)

@@ -7,69 +7,46 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.helpers.background_stream import BackgroundStream
 from tests.helpers.processes import wait_until
-from tests.helpers.replica_process import ReplicaProcess, replica
-
-
-class Stream:
-    """A streamed answer, read in a thread."""
-
-    def __init__(self, server: ReplicaProcess, max_tokens: int) -> None:
-        self.text = ""
-        self._body = {"prompt": "hello", "stream": True, "ignore_eos": True, "max_tokens": max_tokens}
-        self._url = f"{server.url}/v1/completions"
-        self._thread = threading.Thread(target=self._read)
-        self._thread.start()
-        wait_until(lambda: self.text.count("data:") > 3, 20, "the stream runs")
-
-    def _read(self) -> None:
-        with httpx.stream("POST", self._url, json=self._body, timeout=60) as response:
-            for text in response.iter_text():
-                self.text += text
-
-    def end(self) -> list[str]:
-        """Its events, when it has ended."""
-        self._thread.join(30)
-        assert not self._thread.is_alive()
-        return self.text.split("\n\n")[:-1]
+from tests.helpers.replica_process import replica
 
 
 def test_sigterm_lets_running_requests_finish(chat_model: Path, tmp_path: Path) -> None:
     with replica(chat_model, tmp_path) as server:
-        stream = Stream(server, 1500)
+        stream = BackgroundStream(server, 1500)
         server.signal(signal.SIGTERM)
         wait_until(lambda: httpx.get(f"{server.url}/health").status_code == 503, 5, "it says it is stopping")
         refused = httpx.post(f"{server.url}/generate", json={"text": "a"})
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        *_, last, done = stream.end()
-        assert '"finish_reason":"length"' in last and done == "data: [DONE]"
+        *_, last, done = stream.events()
+        assert '"finish_reason":"length"' in last and done == "[DONE]"
         assert server.exit_code() == 0
         assert "Traceback" not in server.log and "ERROR" not in server.log
 
 
 def test_what_outlasts_the_grace_is_told_so(chat_model: Path, tmp_path: Path) -> None:
     with replica(chat_model, tmp_path, "--shutdown-grace-s", "0.2") as server:
-        stream = Stream(server, 4000)
+        stream = BackgroundStream(server, 4000)
         server.signal(signal.SIGINT)
-        events = stream.end()
+        events = stream.events()
         assert "The server is shutting down." in events[-1] and "[DONE]" not in stream.text
         assert server.exit_code() == 0
 
 
 def test_a_killed_scheduler_ends_streams_with_an_error_and_the_replica(chat_model: Path, tmp_path: Path) -> None:
     with replica(chat_model, tmp_path) as server:
-        streams = [Stream(server, 4000) for _ in range(3)]
+        streams = [BackgroundStream(server, 4000) for _ in range(3)]
         os.kill(server.scheduler_pid, signal.SIGKILL)
         for stream in streams:
-            *_, last = stream.end()
-            assert last.startswith('data: {"error":') and "killed by SIGKILL" in last
+            *_, last = stream.events()
+            assert last.startswith('{"error":') and "killed by SIGKILL" in last
             assert "[DONE]" not in stream.text
         assert server.exit_code() == 1
         assert "ERROR The scheduler process was killed by SIGKILL." in server.log

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.helpers.background_stream import BackgroundStream
 from tests.helpers.processes import wait_until
 from tests.helpers.replica_process import ReplicaProcess, replica
 
@@ -38,29 +38,6 @@ def _lives_on(server: ReplicaProcess) -> Iterator[None]:
     assert httpx.get(f"{server.url}/health").status_code == 200
 
 
-class Background:
-    """A long streamed answer, read in a thread. Seeded, so that it is the same each time."""
-
-    def __init__(self, server: ReplicaProcess, max_tokens: int) -> None:
-        self.text = ""
-        self._body = {"prompt": "a b c", "stream": True, "ignore_eos": True, "max_tokens": max_tokens, "seed": 3}
-        self._url = f"{server.url}/v1/completions"
-        self._thread = threading.Thread(target=self._read)
-        self._thread.start()
-        wait_until(lambda: self.text.count("data:") > 3, 20, "the stream runs")
-
-    def _read(self) -> None:
-        with httpx.stream("POST", self._url, json=self._body, timeout=60) as response:
-            for text in response.iter_text():
-                self.text += text
-
-    def events(self) -> list[str]:
-        """All its events, once it has ended."""
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-        return [event.removeprefix("data: ") for event in self.text.strip().split("\n\n")]
-
-
 def ask(server: ReplicaProcess, seed: int, **fields: Any) -> httpx.Response:
     body = {"prompt": "the answer", "max_tokens": 50, "ignore_eos": True, "seed": seed}
     return httpx.post(f"{server.url}/v1/completions", json=body | fields, timeout=30)
@@ -74,7 +51,7 @@ def check_refused(response: httpx.Response, where: str) -> None:
 
 @pytest.mark.parametrize(("seed", "where"), [(PREFILL_LAUNCH, "machine"), (PREFILL_RESULT, "GPU")])
 def test_a_prefill_without_memory_ends_alone(server: ReplicaProcess, seed: int, where: str) -> None:
-    running = Background(server, 400)
+    running = BackgroundStream(server, 400, prompt="a b c", seed=3)
     check_refused(ask(server, seed), where)
     *_, last, done = running.events()
     assert json.loads(last)["choices"][0]["finish_reason"] == "length" and done == "[DONE]"
@@ -84,7 +61,7 @@ def test_a_prefill_without_memory_ends_alone(server: ReplicaProcess, seed: int, 
 
 @pytest.mark.parametrize(("seed", "where"), [(DECODE_LAUNCH, "machine"), (DECODE_RESULT, "GPU")])
 def test_a_decode_without_memory_ends_those_in_its_batch(server: ReplicaProcess, seed: int, where: str) -> None:
-    running = Background(server, 3000)
+    running = BackgroundStream(server, 3000, prompt="a b c", seed=3)
     check_refused(ask(server, seed), where)
     *_, last = running.events()
     assert json.loads(last)["error"]["message"] == MESSAGE.format(where)

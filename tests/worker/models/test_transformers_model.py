@@ -13,9 +13,7 @@ from transformers.models.gemma.modeling_gemma import GemmaMLP, GemmaRotaryEmbedd
 from common.errors import UserError
 from tests.helpers.other_models import OTHER_CONFIGS
 from tests.helpers.tiny_models import VOCAB_SIZE, TinyModel
-from worker.attention.base import PassMetadata
-from worker.attention.kv_pool import KVPool
-from worker.attention.torch_native import TorchNativeAttention
+from tests.helpers.whole_prompt import whole_prompt_attention
 from worker.layers.torch_ops import TorchOps
 from worker.models.config import load_model_config
 from worker.models.transformers_config import TransformersConfig
@@ -41,19 +39,7 @@ def test_logits_match_with_padded_heads(name: str, other_model: Callable[[str], 
     config, model = load(tiny)
     assert config.head_dim in HEAD_DIMS
     ids = np.random.default_rng(3).integers(3, VOCAB_SIZE, 60)
-    pool = KVPool(
-        num_layers=config.num_layers,
-        num_pages=len(ids),
-        page_size=1,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        dtype=torch.float32,
-        device=CPU,
-    )
-    attention = TorchNativeAttention(pool, num_heads=config.num_heads)
-    slots = np.arange(1, len(ids) + 1)
-    length = np.array([len(ids)], dtype=np.int32)
-    attention.plan(PassMetadata(np.array([0], np.int32), length, length, 0, slots, slots[None].astype(np.int32), 1))
+    attention = whole_prompt_attention(config, len(ids))
     with torch.inference_mode():
         hidden = model.forward(torch.from_numpy(ids).int(), torch.arange(len(ids), dtype=torch.int32), attention)
         some = [59, 3, 17]
