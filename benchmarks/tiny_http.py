@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 
 
-class RequestProtocol(asyncio.Protocol):
+class RequestProtocol(asyncio.Protocol, ABC):
     """Calls `answer` with each request; who derives from it writes to `_transport`."""
 
     def __init__(self) -> None:
@@ -31,6 +32,6 @@ class RequestProtocol(asyncio.Protocol):
             self._buffer = self._buffer[head_end + 4 + length :]
             self.answer(head.split(b" ", 2)[1].split(b"?")[0], body)
 
+    @abstractmethod
     def answer(self, path: bytes, body: bytes) -> None:
         """A request has arrived whole; `path` in small letters, without its query."""
-        raise NotImplementedError
