@@ -12,7 +12,7 @@ PORT ?= 8000
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint test test-long test-gpu bench-router test-chaos serve status docs clean
+.PHONY: help setup fmt lint test test-long test-gpu test-cluster test-observe test-clients bench-router test-chaos serve status docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,7 +37,7 @@ status: $(STAMP) ## Show the running fleet
 	@$(BIN)/canopy status
 
 test: $(STAMP) ## The whole test suite that needs no GPU
-	@$(BIN)/pytest -m "not gpu and not chaos and not long" --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/pytest -m "not gpu and not chaos and not long and not ray_cluster and not observe and not clients" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-long: $(STAMP) ## Tests that take minutes of CPU each
 	@$(BIN)/pytest -m long
@@ -47,6 +47,15 @@ test-gpu: $(STAMP) ## Tests that need a CUDA GPU
 
 test-chaos: $(STAMP) ## Six minutes of killed, hung and lying replicas under load, with a summary
 	@$(BIN)/pytest tests/chaos -m chaos --numprocesses 0 --capture no -q
+
+test-cluster: $(STAMP) ## Fleets over several machines: failures, updates, scaling
+	@$(BIN)/pytest -m ray_cluster --numprocesses 0
+
+test-observe: $(STAMP) ## Metrics, dashboards and console against a real Prometheus and browser
+	@$(BIN)/pytest -m observe --numprocesses 0
+
+test-clients: $(STAMP) ## The API through real clients, fuzzing and evaluation
+	@$(BIN)/pytest -m clients --numprocesses 0
 
 bench-router: $(STAMP) ## Routing beside sglang-router and smg (installs them under .cache): about 10 minutes
 	@$(BIN)/canopy bench router --install --data-path $(ARGS)
