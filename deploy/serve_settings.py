@@ -42,6 +42,8 @@ _PATHS = frozenset(
 _DOWNLOAD = "download the model first, for example with `hf download`, and give its directory"
 _PROXY = "put a proxy that does it in front of the gateway"
 LAUNCHERS = frozenset({"worker_urls", "ray_address", "incarnation", "ready_file", "dp_size"})  # the launcher decides
+DECIDED_FOR_WORKERS = (PUBLIC & WorkerSettings.model_fields.keys()) | LAUNCHERS | {"model_path", "served_model_name"}
+DECIDED_FOR_GATEWAY = (LAUNCHERS & GatewaySettings.model_fields.keys()) - {"dp_size"}
 HUB = frozenset({"revision", "download_dir"})  # the launcher gets the model for all replicas
 SHARED = frozenset({"log_level", "log_format", "max_body_bytes", "shutdown_grace_s"})  # both have them, both get them
 
@@ -75,11 +77,9 @@ class ServeSettings:
 def load_serve_settings(argv: Sequence[str], env: Mapping[str, str]) -> ServeSettings:
     """Parse `canopy serve` arguments; the model needs no flag. Raises UserError for any fault."""
     loaded = load(combined_settings(), argv, env, prog="canopy serve", positional="model_path")
-    values = {name: _from_anywhere(name, getattr(loaded.settings, name)) for name in loaded.sources}
-    worker_values = _values_of(WorkerSettings, values, without=GATEWAY_ONLY)
+    values = {name: from_anywhere(name, getattr(loaded.settings, name)) for name in loaded.sources}
     gateway_values = _values_of(GatewaySettings, values, without=frozenset())
-    if gateway_values.get("routing_mode") == "exact":
-        worker_values.setdefault("kv_events_config", {"publisher": "zmq"})
+    worker_values = with_events_for(_values_of(WorkerSettings, values, without=GATEWAY_ONLY), gateway_values)
     return ServeSettings(
         fleet=validated(FleetSettings, _values_of(FleetSettings, values, without=frozenset())),
         gateway=validated(GatewaySettings, gateway_values),
@@ -105,7 +105,13 @@ def combined_settings() -> type[Settings]:
     return create_model("CombinedSettings", __base__=Settings, __doc__=FleetSettings.__doc__, **fields)
 
 
-def _from_anywhere(name: str, value: Any) -> Any:
+def with_events_for(worker_values: Mapping[str, Any], gateway_values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of workers that publish what their gateway wants to follow."""
+    events = {"kv_events_config": {"publisher": "zmq"}} if gateway_values.get("routing_mode") == "exact" else {}
+    return {**events, **worker_values}
+
+
+def from_anywhere(name: str, value: Any) -> Any:
     """A path that works in the replicas, which run in a directory of their own."""
     if name in _PATHS and isinstance(value, str) and Path(value).expanduser().exists():
         return str(Path(value).expanduser().resolve())

@@ -33,25 +33,30 @@ def read_yaml(path: str, cls: type[Settings], said: str) -> FileValues:
     """
     if not path:
         raise UserError(f"{said} must not be empty; name a YAML file.")
-    if Path(path).suffix not in _SUFFIXES:
-        raise UserError(f"{said}: {path} must end in .yaml or .yml.")
+    return values_of(read_mapping(path, said), cls, path, f"{said}: ")
+
+
+def values_of(items: Iterable[tuple[str, Any]], cls: type[Settings], place: str, said: str = "") -> FileValues:
+    """The settings of a mapping. `place` is where it stands. Raises UserError like `read_yaml`."""
     known = by_spelling(cls)
     found = FileValues()
-    for key, value in _mapping(path, said):
+    for key, value in items:
         spelling = key.replace("_", "-")
         setting = known.get(spelling)
         if setting is None:
-            raise UserError(f"{said}: {path} has the unknown key {key!r}{_hint(spelling, known)}")
+            raise UserError(f"{said}{place} has the unknown key {key!r}{_hint(spelling, known)}")
         if setting.name in found.values:
-            raise UserError(f"{said}: {path} sets {setting.spellings[0]} twice; keep one of the two.")
-        found.values[setting.name] = _checked(setting, value, key, path)
-        found.called[setting.name] = f"{key} in {path}"
+            raise UserError(f"{said}{place} sets {setting.spellings[0]} twice; keep one of the two.")
+        found.values[setting.name] = _checked(setting, value, key, place)
+        found.called[setting.name] = f"{key} in {place}"
         found.spellings.append(spelling)
     return found
 
 
-def _mapping(path: str, said: str) -> list[tuple[str, Any]]:
-    """Keys and values in the order of the file, doubles too."""
+def read_mapping(path: str, said: str) -> list[tuple[str, Any]]:
+    """Keys and values of a YAML file in its order, doubles too. Raises UserError if that is not what it holds."""
+    if Path(path).suffix not in _SUFFIXES:
+        raise UserError(f"{said}: {path} must end in .yaml or .yml.")
     try:
         text = Path(path).read_text(encoding="utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
