@@ -57,12 +57,12 @@ class PlacementDescription(Part, frozen=True):
 class AutoscalingDescription(Part, frozen=True):
     """When to have more or fewer replicas, between `replicas.min` and `replicas.max`. Meaning: deploy/autoscale."""
 
-    queue_requests: Positive = 4.0  # target: waiting requests per ready replica
-    token_usage: Share = 0.85  # target: share of the KV pool in use, mean over ready replicas
+    prefill_share: Share = 0.65  # target: share of time in which a replica computes prompts
+    token_usage: Share = 0.8  # target: share of its KV pool in use
     ttft_s: Positive | None = None  # target: time to first token; None: not looked at
-    up_delay_s: NotNegative = 5.0  # a target must be missed this long before a replica is added
-    down_delay_s: NotNegative = 300.0  # and be met with one replica less this long before one is drained
-    warm_prompts: Annotated[int, Meta(ge=0, le=1000)] = 16  # hottest prefixes a new replica computes before it counts
+    ttft_goal: Share = 0.95  # share of answers that should begin within ttft_s
+    down_delay_s: NotNegative = 180.0  # load must be low this long before a replica is drained
+    warm_tokens: Annotated[int, Meta(ge=0, le=10_000_000)] = 32_768  # hottest prefixes a new replica computes first
 
 
 class ModelDescription(Part, frozen=True):

@@ -17,15 +17,22 @@ from deploy.fleet.description import ModelDescription
 class ReplicaLoad(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker last said of itself; it comes with every beat of its replica, every two seconds."""
 
+    incarnation: str = ""
     running_requests: int = 0
     waiting_requests: int = 0
-    waiting_tokens: int = 0  # prompt tokens of waiting requests
+    waiting_tokens: int = 0  # prompt tokens of waiting requests, cached or not
     used_tokens: int = 0
+    evictable_tokens: int = 0  # that only the prefix cache holds
     max_total_tokens: int = 0  # KV pool
+    max_running_requests: int = 0
     token_usage: float = 0.0  # share of the pool in use
     cache_hit_rate: float = 0.0
-    ttft_sum_s: float = 0.0  # time to first token of all requests since the worker's start
-    ttft_count: int = 0  # how many requests that were
+    # since the worker's start:
+    prompt_tokens_total: int = 0
+    cached_tokens_total: int = 0  # prompt tokens that the prefix cache held
+    prefill_s_total: float = 0.0  # in which steps with prefill ran
+    ttft_bounds_s: list[float] = []  # upper bounds of the counts below, rising; one more count has none
+    ttft_counts: list[int] = []  # answers that began within each bound, cumulative
 
 
 class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
