@@ -36,7 +36,7 @@ def test_the_sample_is_valid_and_survives_the_wire() -> None:
     (chat,) = fleet.models
     assert (chat.name, chat.replicas) == ("chat", ReplicaBounds(min=2, max=4))
     assert chat.engine == {"schedule_policy": "lpm"}
-    assert chat.autoscaling == AutoscalingDescription(queue_requests=4, token_usage=0.85, ttft_s=2.0)
+    assert chat.autoscaling == AutoscalingDescription(ttft_s=2.0)
     assert fleet.gateway == {"host": "0.0.0.0", "port": 8000, "policy": "cache_aware"}
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(fleet), type=FleetDescription) == fleet
 
@@ -82,8 +82,8 @@ def test_exact_routing_makes_workers_publish_their_caches(tmp_path: Path) -> Non
             "fleet.yaml: model chat: replicas has the unknown key 'now'; there are min, max.",
         ),
         (
-            {"models": [{**CHAT, "autoscaling": {"up_delay": 3}}]},
-            "fleet.yaml: model chat: autoscaling has the unknown key 'up_delay'; did you mean up_delay_s?",
+            {"models": [{**CHAT, "autoscaling": {"down_delay": 3}}]},
+            "fleet.yaml: model chat: autoscaling has the unknown key 'down_delay'; did you mean down_delay_s?",
         ),
         (
             {"models": [{**CHAT, "replicas": 2, "autoscaling": {}}]},
