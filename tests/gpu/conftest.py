@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from pathlib import Path
 
@@ -20,14 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.gpu)
         if not torch.cuda.is_available() and not (_INTERPRETED and item.path.name == "test_kernels.py"):
             item.add_marker(pytest.mark.skip(reason="no CUDA GPU here"))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _empty_card() -> None:
-    """What a file before this one left in torch's cache would count as neither free nor used."""
-    if torch.cuda.is_available():
-        gc.collect()
-        torch.cuda.empty_cache()
 
 
 @pytest.fixture
