@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+import numpy as np
 
 from worker.ipc.messages import (
     AbortAll,
@@ -23,7 +24,9 @@ from worker.ipc.messages import (
     StepOutput,
     StopMatched,
     TokenDelta,
+    TokenScore,
 )
+from worker.sampling_params import LogprobsAsked
 
 Script = Callable[[GenerateRequest], Sequence[int]]
 
@@ -45,6 +48,22 @@ def ready_message(**changes: object) -> SchedulerReady:
         architectures=["LlamaForCausalLM"],
     )
     return msgspec.structs.replace(ready, **changes)
+
+
+def score_of(token: int, asked: LogprobsAsked) -> TokenScore:
+    """Log-probabilities that tell tokens apart: of the token its own, of the best ones those of ids 0, 1, ..."""
+    top = [(id_, -0.5 - id_) for id_ in range(asked.top)]
+    return TokenScore(-token / 8, top, [-id_ / 8 for id_ in asked.token_ids])
+
+
+def _prompt_scores(live: Live) -> list[TokenScore]:
+    asked = live.request.sampling.logprobs
+    if asked is None or asked.prompt_from is None:
+        return []
+    return [
+        score_of(token, asked)
+        for token in np.frombuffer(live.request.prompt_key, np.int32).tolist()[asked.prompt_from :]
+    ]
 
 
 @dataclass
@@ -122,7 +141,8 @@ class FakeScheduler:
 
     def load(self, call_id: int) -> LoadReport:
         """Numbers that tell the fields apart."""
-        values = {name: index for index, name in enumerate(LoadReport.__struct_fields__, 100)}
+        numbers = (name for name in LoadReport.__struct_fields__ if name != "scheduler")
+        values = {name: index for index, name in enumerate(numbers, 100)}
         values |= {"call_id": call_id, "num_running_reqs": len(self.live), "num_waiting_reqs": 0}
         return msgspec.convert(values, LoadReport)
 
@@ -134,10 +154,13 @@ class FakeScheduler:
             del self.live[live.request.rid]
             stopped = token == self.eos_id and not live.request.sampling.ignore_eos
             finish = FinishReason(kind="stop", matched=token) if stopped else FinishReason(kind="length")
+        asked = live.request.sampling.logprobs
         return TokenDelta(
+            scores=[] if asked is None else [score_of(token, asked)],
+            prompt_scores=_prompt_scores(live) if live.sent == 1 else [],
             rid=live.request.rid,
             token_ids=[token],
-            prompt_tokens=len(live.request.input_ids),
+            prompt_tokens=live.request.prompt_len,
             cached_tokens=1,
             completion_tokens=live.sent,
             finish=finish,

@@ -94,6 +94,15 @@ class FinishReason(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
+class TokenScore(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Log-probabilities at one place: of the token that stands there, of the best tokens (best first), and of the ids
+    that the request lists. As in `worker.engine.batch.Scores`."""
+
+    logprob: float
+    top: list[tuple[int, float]]
+    listed: list[float]
+
+
 class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """News of one request: tokens sampled since its last delta, and its end if it ended.
 
@@ -108,6 +117,8 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     finish: FinishReason | None = None
     queue_time_s: float = 0.0  # waiting before first admission
     num_retractions: int = 0
+    scores: list[TokenScore] = []  # of `token_ids`, if the request asks for log-probabilities
+    prompt_scores: list[TokenScore] = []  # with the first token: of the prompt, from the position asked for
 
 
 class StepOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="step"):
@@ -121,6 +132,31 @@ class StepOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     deltas: list[TokenDelta] = []
     rids: list[str] = []
     tokens: list[int] = []
+
+
+# Upper bounds of the scheduler's histograms: seconds, and sequences.
+STEP_TIME_BOUNDS_S = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
+BATCH_SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 256, 384, 512, 768, 1024)
+
+
+class SchedulerTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a scheduler counts for /metrics alone, from the process start. Counts of histograms are by bucket."""
+
+    preempted_requests: int = 0
+    retracted_prompt_tokens: int = 0
+    retracted_output_tokens: int = 0
+    computed_prompt_tokens: int = 0  # prompt tokens of prefill chunks, those of retracted requests again
+    graph_decode_steps: int = 0  # steps with decodes that a captured CUDA graph computed
+    eager_decode_steps: int = 0
+    prefill_steps: int = 0  # steps with prefill chunks only
+    step_time_counts: list[int] = []
+    step_time_sum_s: float = 0.0
+    batch_size_counts: list[int] = []  # sequences in a step
+    batch_size_sum: float = 0.0
+    last_decode_in_graph: bool = False
+    decode_context_tokens: int = 0  # of all running requests, now
+    retracted_waiting: int = 0  # retracted requests that wait, now
+    cpu_s: float = 0.0  # of the scheduler process
 
 
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
@@ -149,6 +185,7 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
     finished_requests_total: int
     aborted_requests_total: int
     steps_total: int
+    scheduler: SchedulerTotals = SchedulerTotals()
 
 
 class CacheStored(msgspec.Struct, frozen=True, tag="stored"):
@@ -211,6 +248,8 @@ class SchedulerReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     weight_bytes: int
     kv_pool_bytes: int
     architectures: list[str]
+    available_memory_bytes: int = 0  # left on the device beside weights, pool and graphs
+    has_logits: bool = True  # False: no log-probabilities and no structured output
 
 
 class SchedulerFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):

@@ -69,6 +69,7 @@ class WaitingQueue:
         self._ranks: list[int] = []  # sorted
         self._length = 0
         self.num_prompt_tokens = 0
+        self.num_retracted = 0
 
     def __len__(self) -> int:
         return self._length
@@ -118,4 +119,6 @@ class WaitingQueue:
 
     def _count(self, request: Request, change: int) -> None:
         self._length += change
+        if request.num_retractions:
+            self.num_retracted += change
         self.num_prompt_tokens += change * request.prompt_len

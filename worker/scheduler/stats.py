@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
 
 from common.clock import Clock
-from worker.engine.batch import RunnerInfo
+from common.metrics import Histogram
+from worker.engine.batch import ForwardBatch, RunnerInfo, StepResult
+from worker.ipc.messages import BATCH_SIZE_BOUNDS, STEP_TIME_BOUNDS_S, SchedulerTotals
 from worker.log_lines import DecodeLine, PreemptLine, PrefillLine, RetractLine, StartupLine
 from worker.scheduler.limits import Limits
 
@@ -48,6 +51,14 @@ class SchedulerStats:
         self.finished_requests = 0
         self.aborted_requests = 0
         self.steps = 0
+        self._step_times_s = Histogram(STEP_TIME_BOUNDS_S)
+        self._batch_sizes = Histogram(BATCH_SIZE_BOUNDS)
+        self._last_step_end_s = 0.0
+        self._last_decode_in_graph = False
+        self._graph_decode_steps = self._eager_decode_steps = self._prefill_steps = 0
+        self._computed_prompt_tokens = 0
+        self._preempted_requests = 0
+        self._retracted_prompt_tokens = self._retracted_output_tokens = 0
 
     @property
     def cache_hit_rate(self) -> float:
@@ -65,6 +76,44 @@ class SchedulerStats:
         self.generation_tokens += num_tokens
         self._interval_tokens += num_tokens
 
+    def on_step(self, batch: ForwardBatch, result: StepResult, launched_s: float) -> None:
+        """A step is done. Steps overlap: its time begins when it was launched or the one before was done, whichever is
+        later."""
+        now_s = self._clock.now_s()
+        self.steps += 1
+        self._step_times_s.observe(now_s - max(launched_s, self._last_step_end_s))
+        self._batch_sizes.observe(len(batch.rows))
+        self._last_step_end_s = now_s
+        self._computed_prompt_tokens += len(batch.prefill_ids)
+        if not batch.num_decode:
+            self._prefill_steps += 1
+            return
+        self._last_decode_in_graph = result.cuda_graph
+        if result.cuda_graph:
+            self._graph_decode_steps += 1
+        else:
+            self._eager_decode_steps += 1
+
+    def totals(self, *, decode_context_tokens: int, retracted_waiting: int) -> SchedulerTotals:
+        """All that only /metrics tells."""
+        return SchedulerTotals(
+            preempted_requests=self._preempted_requests,
+            retracted_prompt_tokens=self._retracted_prompt_tokens,
+            retracted_output_tokens=self._retracted_output_tokens,
+            computed_prompt_tokens=self._computed_prompt_tokens,
+            graph_decode_steps=self._graph_decode_steps,
+            eager_decode_steps=self._eager_decode_steps,
+            prefill_steps=self._prefill_steps,
+            step_time_counts=self._step_times_s.counts,
+            step_time_sum_s=self._step_times_s.total,
+            batch_size_counts=self._batch_sizes.counts,
+            batch_size_sum=self._batch_sizes.total,
+            last_decode_in_graph=self._last_decode_in_graph,
+            decode_context_tokens=decode_context_tokens,
+            retracted_waiting=retracted_waiting,
+            cpu_s=time.process_time(),
+        )
+
     def on_decode(self, *, running: int, used_tokens: int, usage: float, cuda_graph: bool, queued: int) -> None:
         """A step with decodes is done."""
         self._decode_steps += 1
@@ -80,7 +129,13 @@ class SchedulerStats:
         self.retracted_requests += num_retracted
         logger.warning("%s", RetractLine(num_retracted, ratio_before, ratio_after))
 
+    def on_victim(self, prompt_tokens: int, output_tokens: int) -> None:
+        """A request is retracted: what of it must be computed again."""
+        self._retracted_prompt_tokens += prompt_tokens
+        self._retracted_output_tokens += output_tokens
+
     def on_preemption(self, num_preempted: int) -> None:
+        self._preempted_requests += num_preempted
         logger.info("%s", PreemptLine(num_preempted))
 
     def on_idle(self) -> None:

@@ -198,5 +198,5 @@ async def detokenize(service: Service, request: Request) -> Response:
 async def metrics(service: Service, _: Request) -> Response:
     """Prometheus text. While the model loads it has the frontend's series only."""
     if service.lifecycle.state.has_scheduler:
-        service.load_metrics.report = await service.scheduler.load()
+        service.scheduler_metrics.report = await service.scheduler.load()
     return Response(generate_latest(service.registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,19 +1,21 @@
-"""Prometheus series of one replica, prefix `canopy_`: request counters and latencies, and the scheduler's own numbers.
+"""Prometheus series of one replica, prefix `canopy_`: what requests experience, as the frontend sees it.
 
-All hang on a registry passed in. The scheduler's numbers come from its last load report, read when scraped.
+The scheduler's own numbers are in scheduler_metrics.py. All hang on a registry passed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from common.metrics import Histogram, counter
 from worker.config import WorkerSettings
-from worker.ipc.messages import LoadReport, TokenDelta
+from worker.server.answers import Answer
 
 _TTFT_BUCKETS_S = (0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 20, 40, 60, 80, 100, 200, 400)
 _E2E_BUCKETS_S = (*_TTFT_BUCKETS_S, 600, 1200, 1800, 2400)
@@ -22,24 +24,11 @@ _ITL_BUCKETS_S = (
     *(0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8),
 )
 _QUEUE_BUCKETS_S = (0, 0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-
-_GAUGES = {
-    "num_running_reqs": ("num_running_reqs", "Requests in the decode batch"),
-    "num_queue_reqs": ("num_waiting_reqs", "Requests waiting"),
-    "num_used_tokens": ("num_used_tokens", "KV pool tokens that running requests hold"),
-    "kv_evictable_tokens": ("num_evictable_tokens", "KV pool tokens that only the prefix cache holds"),
-    "kv_available_tokens": ("num_free_tokens", "KV pool tokens that nobody holds"),
-    "max_total_num_tokens": ("max_total_num_tokens", "Size of the KV pool in tokens"),
-    "max_running_requests": ("max_running_requests", "Bound on running requests"),
-    "token_usage": ("token_usage", "Used share of the KV pool"),
-    "gen_throughput": ("gen_throughput", "Generated tokens per second, 0 when idle"),
-    "cache_hit_rate": ("cache_hit_rate", "Cached share of all prompt tokens so far"),
-    "new_token_ratio": ("new_token_ratio", "Share of their remaining output that running requests are charged"),
-}
-_COUNTERS = {
-    "num_retracted_requests": ("retracted_requests_total", "Retractions"),
-    "scheduler_steps": ("steps_total", "Forward passes"),
-}
+_LENGTH_BUCKETS_TOKENS = (
+    *(100, 300, 500, 700, 1000, 1500, 2000, 3000, 4000, 5000, 6000, 8000, 10000, 15000, 20000, 30000),
+    *(60000, 100000, 200000, 400000, 1000000),
+)
+FINISH_REASONS = ("stop", "length", "abort")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,68 +49,103 @@ class Buckets:
         )
 
 
-class RequestMetrics:
-    """What requests experience, as the frontend sees it."""
+class _Kind:
+    """What is counted of streamed and of whole answers apart."""
+
+    def __init__(self, buckets: Buckets) -> None:
+        self.requests = self.prompt_tokens = self.cached_tokens = self.generation_tokens = 0
+        self.ttft_s = Histogram(buckets.ttft_s)
+        self.e2e_s = Histogram(buckets.e2e_s)
+
+
+class RequestMetrics(Collector):
+    """Numbers of all sequences. Called for each token, so they are plain; families are made when Prometheus asks."""
 
     def __init__(self, registry: CollectorRegistry, model: str, buckets: Buckets | None = None) -> None:
-        labels = ["model_name"]
+        self._model = model
         bounds = buckets or Buckets()
+        self._kinds = {stream: _Kind(bounds) for stream in (False, True)}
+        self._finished = Counter(dict.fromkeys(FINISH_REASONS, 0))
+        self._itl_s = Histogram(bounds.itl_s)
+        self._tpot_s = Histogram(bounds.itl_s)
+        self._queue_s = Histogram(_QUEUE_BUCKETS_S)
+        self._prompt_lengths = Histogram(_LENGTH_BUCKETS_TOKENS)
+        self._uncached_lengths = Histogram(_LENGTH_BUCKETS_TOKENS)
+        self._output_lengths = Histogram(_LENGTH_BUCKETS_TOKENS)
+        registry.register(self)
 
-        def counter(name: str, text: str) -> Counter:
-            return Counter(f"canopy_{name}", text, labels, registry=registry).labels(model)
-
-        def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
-            return Histogram(f"canopy_{name}", text, labels, buckets=buckets, registry=registry).labels(model)
-
-        self._requests = counter("num_requests", "Sequences that ended")
-        self._aborted = counter("num_aborted_requests", "Sequences that ended before their answer did")
-        self._prompt_tokens = counter("prompt_tokens", "Prompt tokens of ended sequences")
-        self._cached_tokens = counter("cached_tokens", "Prompt tokens of ended sequences that the prefix cache held")
-        self._generation_tokens = counter("generation_tokens", "Tokens generated for ended sequences")
-        self._ttft = histogram("time_to_first_token_seconds", "From arrival to first token", bounds.ttft_s)
-        self._itl = histogram("inter_token_latency_seconds", "Between two tokens of a sequence", bounds.itl_s)
-        self._e2e = histogram("e2e_request_latency_seconds", "From arrival to the end", bounds.e2e_s)
-        self._queue = histogram("queue_time_seconds", "From arrival to first admission", _QUEUE_BUCKETS_S)
-
-    def on_first_token(self, ttft_s: float, queue_time_s: float) -> None:
+    def on_first_token(self, ttft_s: float, queue_time_s: float, *, stream: bool) -> None:
         """A sequence's first tokens came."""
-        self._ttft.observe(ttft_s)
-        self._queue.observe(queue_time_s)
+        self._kinds[stream].ttft_s.observe(ttft_s)
+        self._queue_s.observe(queue_time_s)
 
     def on_tokens(self, gap_s: float, num_tokens: int) -> None:
         """Later tokens came, `gap_s` after the ones before: one observation each, as if evenly spread."""
-        for _ in range(num_tokens):
-            self._itl.observe(gap_s / num_tokens)
+        self._itl_s.observe(gap_s / num_tokens, num_tokens)
 
-    def on_end(self, last: TokenDelta | None, completion_tokens: int, e2e_s: float, *, aborted: bool) -> None:
-        """A sequence ended; `last` is its latest news, if there was any."""
-        self._requests.inc()
-        self._e2e.observe(e2e_s)
-        self._generation_tokens.inc(completion_tokens)
-        if aborted:
-            self._aborted.inc()
-        if last is not None:
-            self._prompt_tokens.inc(last.prompt_tokens)
-            self._cached_tokens.inc(last.cached_tokens)
-
-
-class LoadCollector(Collector):
-    """Renders the last load report. `/metrics` fetches a fresh one before each scrape."""
-
-    def __init__(self, model: str) -> None:
-        self._model = model
-        self.report: LoadReport | None = None
+    def on_end(self, answer: Answer, e2e_s: float) -> None:
+        """A sequence ended."""
+        assert answer.finish is not None
+        kind, num_outputs = self._kinds[answer.streamed], len(answer.output_ids)
+        kind.requests += 1
+        kind.e2e_s.observe(e2e_s)
+        kind.generation_tokens += num_outputs
+        self._finished[answer.finish.kind] += 1
+        if answer.last is not None:
+            prompt_tokens, cached_tokens = answer.last.prompt_tokens, answer.last.cached_tokens
+            kind.prompt_tokens += prompt_tokens
+            kind.cached_tokens += cached_tokens
+            self._prompt_lengths.observe(prompt_tokens)
+            self._uncached_lengths.observe(prompt_tokens - cached_tokens)
+            self._output_lengths.observe(num_outputs)
+        if num_outputs > 1:
+            self._tpot_s.observe((answer.last_s - answer.first_s) / (num_outputs - 1))
 
     def collect(self) -> Iterator[Metric]:
-        """The scheduler's series; none before the first report."""
-        if self.report is None:
-            return
-        names, values = ["model_name"], [self._model]
-        for name, (field, text) in _GAUGES.items():
-            gauge = GaugeMetricFamily(f"canopy_{name}", text, labels=names)
-            gauge.add_metric(values, getattr(self.report, field))
-            yield gauge
-        for name, (field, text) in _COUNTERS.items():
-            counter = CounterMetricFamily(f"canopy_{name}", text, labels=names)
-            counter.add_metric(values, getattr(self.report, field))
-            yield counter
+        """All families, for prometheus_client."""
+        model = {"model_name": self._model}
+        for name, text, field in (
+            ("num_requests", "Sequences that ended", "requests"),
+            ("prompt_tokens", "Prompt tokens of ended sequences", "prompt_tokens"),
+            ("cached_tokens", "Prompt tokens of ended sequences that the prefix cache held", "cached_tokens"),
+            ("generation_tokens", "Tokens generated for ended sequences", "generation_tokens"),
+        ):
+            values = {_bool(stream): float(getattr(kind, field)) for stream, kind in self._kinds.items()}
+            yield counter(f"canopy_{name}", text, values, "stream", model)
+        aborted = self._finished["abort"]
+        yield counter("canopy_num_aborted_requests", "Sequences that ended before their answer did", aborted, "", model)
+        yield counter("canopy_finished_requests", "Sequences that ended, by reason", self._finished, "reason", model)
+        yield from self._by_kind(
+            "time_to_first_token", "From arrival to first token", {s: k.ttft_s for s, k in self._kinds.items()}
+        )
+        yield from self._by_kind(
+            "e2e_request_latency", "From arrival to the end", {s: k.e2e_s for s, k in self._kinds.items()}
+        )
+        yield from self._plain()
+
+    def _by_kind(self, name: str, text: str, histograms: Mapping[bool, Histogram]) -> Iterator[Metric]:
+        family = HistogramMetricFamily(f"canopy_{name}_seconds", text, labels=["model_name", "stream"])
+        for stream, histogram in histograms.items():
+            histogram.add_to(family, [self._model, _bool(stream)])
+        yield family
+
+    def _plain(self) -> Iterator[Metric]:
+        for name, text, histogram in (
+            ("inter_token_latency_seconds", "Between two tokens of a sequence", self._itl_s),
+            (
+                "time_per_output_token_seconds",
+                "From first to last token, a token, of a sequence",
+                self._tpot_s,
+            ),
+            ("queue_time_seconds", "From arrival to first admission", self._queue_s),
+            ("prompt_length_tokens", "Prompts of ended sequences", self._prompt_lengths),
+            ("uncached_prompt_length_tokens", "What of those the prefix cache did not hold", self._uncached_lengths),
+            ("output_length_tokens", "Outputs of ended sequences", self._output_lengths),
+        ):
+            family = HistogramMetricFamily(f"canopy_{name}", text, labels=["model_name"])
+            histogram.add_to(family, [self._model])
+            yield family
+
+
+def _bool(stream: bool) -> str:
+    return "true" if stream else "false"

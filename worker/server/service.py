@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from common.clock import Clock
 from common.kv_events import KvEventsConfig
@@ -22,10 +23,12 @@ from worker.ipc.messages import (
 from worker.server.errors import RequestFault
 from worker.server.lifecycle import Lifecycle, ReplicaState
 from worker.server.limits import PromptLimits, takes_priority
-from worker.server.metrics import Buckets, LoadCollector, RequestMetrics
+from worker.server.metrics import Buckets, RequestMetrics
 from worker.server.request_log import request_log
 from worker.server.sampling import SamplingDefaults, SamplingRules
 from worker.server.scheduler_client import SchedulerClient
+from worker.server.scheduler_metrics import Facts, SchedulerMetrics
+from worker.server.sglang_metrics import SglangMetrics
 from worker.server.streams import Streams
 from worker.server.tokenizer import AsyncTokenizer, NoTokenizer, TextCodec, Tokenizer
 
@@ -83,10 +86,15 @@ class Service:
         self.registry = registry
         self.lifecycle = Lifecycle()
         self.scheduler = SchedulerClient(send)
-        self.load_metrics = LoadCollector(settings.model_name)
-        registry.register(self.load_metrics)
-        self._metrics = RequestMetrics(registry, settings.model_name, Buckets.of(settings))
         self._clock = clock
+        self._started_s = clock.now_s()
+        facts = Facts(settings.model_name, version("canopy-serve"), incarnation, time.time())
+        self.scheduler_metrics = SchedulerMetrics(facts)
+        registry.register(self.scheduler_metrics)
+        self._metrics = RequestMetrics(registry, settings.model_name, Buckets.of(settings))
+        if settings.metrics_compat == "sglang":
+            registry.register(SglangMetrics(self._metrics, self.scheduler_metrics))
+        ProcessCollector(registry=registry)
         self._send = send
         self._serving: Serving | None = None
 
@@ -112,6 +120,8 @@ class Service:
         interval = self.settings.stream_interval
         streams = Streams(self._send, files.tokenizer, self._metrics, log, self._clock, interval)
         self._serving = Serving(ready, tokenizer, rules, limits, streams)
+        self.scheduler_metrics.ready = ready
+        self.scheduler_metrics.ready_after_s = self._clock.now_s() - self._started_s
         self.lifecycle.move_to(ReplicaState.READY)
 
     def receive(self, message: StepOutput | LoadReport | CallReply) -> None:

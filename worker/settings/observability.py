@@ -37,6 +37,9 @@ class ObservabilitySettings(Settings):
     )
     log_requests_format: Literal["text", "json"] = _option("text", "lines of --log-requests as text or JSON")
     enable_metrics: bool = _option(True, "serve /metrics")
+    metrics_compat: Literal["sglang"] | None = _option(
+        None, "serve the metrics under SGLang's names too, for dashboards made for it"
+    )
 
     bucket_time_to_first_token: _Buckets | None = _option(
         None, "upper bounds of the TTFT histogram in seconds, rising", min_length=1
