@@ -159,7 +159,7 @@ class SchedulerBench:
         pages are the cache's."""
         pool, table = self.scheduler._pool, self.scheduler._table
         cached = [page for run in pool.cache.pages() for page in run.tolist()]
-        free = np.flatnonzero(pool._allocator._is_free[1:]) + 1
+        free = pool._allocator.free_pages()
         own: list[int] = []
         for row in table.used_rows().tolist():
             shared = int(table.shared_pages[row])

@@ -6,41 +6,62 @@ import numpy as np
 
 from worker.cache.prefix import PageIds
 
+_TAKEN = -1
+
 
 class PageAllocator:
-    """Hands out pages 1..num_pages. The page freed last is handed out first."""
+    """Hands out pages 1..num_pages. The page freed last is handed out first.
+
+    Pages given back are checked and stacked together, before any is handed out again: both cost as much for one request
+    as for all that end in a step.
+    """
 
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
+        self.num_free = num_pages
         self._stack = np.arange(num_pages, 0, -1, dtype=np.int32)
-        self._num_free = num_pages
-        self._is_free = np.ones(num_pages + 1, np.bool_)
-        self._order = np.arange(num_pages, dtype=np.int32)
-        self._mark = np.zeros(num_pages + 1, np.int32)
-
-    @property
-    def num_free(self) -> int:
-        return self._num_free
+        self._stacked = num_pages
+        self._returned: list[PageIds] = []
+        # Where each page lies in the stack, or _TAKEN. Page 0 counts as free.
+        self._place = np.arange(num_pages, -1, -1, dtype=np.int32)
+        self._places = np.arange(num_pages, dtype=np.int32)
 
     def alloc(self, num_pages: int) -> PageIds:
-        """Take `num_pages` pages, of which there must be enough. int32 [num_pages]."""
-        assert num_pages <= self._num_free, f"{num_pages} pages wanted, {self._num_free} free"
-        self._num_free -= num_pages
-        pages = self._stack[self._num_free : self._num_free + num_pages].copy()
-        self._is_free[pages] = False
+        """Take `num_pages` pages, of which there must be enough. int32 [num_pages]. An AssertionError if pages given
+        back before were free, unknown or given twice."""
+        assert num_pages <= self.num_free, f"{num_pages} pages wanted, {self.num_free} free"
+        self._settle()
+        self.num_free -= num_pages
+        self._stacked = self.num_free
+        pages = self._stack[self.num_free : self.num_free + num_pages].copy()
+        self._place[pages] = _TAKEN
         return pages
 
     def free(self, pages: PageIds) -> None:
-        """Give pages back. A page that is free, unknown or given twice is an AssertionError."""
-        count = len(pages)
-        if not count:
+        """Give pages back; the array must not change afterwards."""
+        if len(pages):
+            self._returned.append(pages)
+            self.num_free += len(pages)
+
+    def free_pages(self) -> PageIds:
+        """All free pages, checked as `alloc` does it. For audits."""
+        self._settle()
+        return self._stack[: self.num_free].copy()
+
+    def _settle(self) -> None:
+        """Check and stack what was given back."""
+        if not self._returned:
             return
-        # Page 0 counts as free here; as unsigned, negative ids are large ones. Each check costs on every request's end.
-        known = pages.view(np.uint32).max() <= self.num_pages
-        assert known and not self._is_free[pages].any(), "page freed twice, or outside the pool"
-        order = self._order[:count]
-        self._mark[pages] = order  # of equal pages the last one wins
-        assert (self._mark[pages] == order).all(), "page freed twice in one call"
-        self._is_free[pages] = True
-        self._stack[self._num_free : self._num_free + count] = pages
-        self._num_free += count
+        pages = np.concatenate(self._returned)
+        self._returned.clear()
+        try:
+            taken = self._place[pages.view(np.uint32)]  # as unsigned, negative ids are large ones
+        except IndexError as error:
+            raise AssertionError("page outside the pool freed") from error
+        assert taken.max() == _TAKEN, "page freed twice, or outside the pool"
+        assert self.num_free <= self.num_pages, "page freed twice"
+        places = self._places[self._stacked : self.num_free]
+        self._place[pages] = places
+        assert (self._place[pages] == places).all(), "page freed twice"  # of equal pages the last one wins
+        self._stack[self._stacked : self.num_free] = pages
+        self._stacked = self.num_free

@@ -31,7 +31,14 @@ class NoPrefixCache:
     def match(self, key: bytes, namespace: str | None) -> PrefixMatch:
         return PrefixMatch(NO_PAGES, self._node)
 
-    def insert(self, key: bytes, pages: PageIds, namespace: str | None, priority: int = 0) -> PrefixInsert:
+    def insert(
+        self,
+        key: bytes,
+        pages: PageIds,
+        namespace: str | None,
+        priority: int = 0,
+        known: tuple[CacheNode, int] | None = None,
+    ) -> PrefixInsert:
         return PrefixInsert(NO_PAGES, 0, self._node)
 
     def count_hit(self, node: CacheNode) -> None:

@@ -26,7 +26,7 @@ class KvPool:
     @property
     def available_tokens(self) -> int:
         """Free or evictable."""
-        return self.free_tokens + self.cache.evictable_tokens
+        return self._allocator.num_free * self.page_size + self.cache.evictable_tokens
 
     @property
     def used_tokens(self) -> int:
@@ -44,7 +44,7 @@ class KvPool:
         return self._allocator.alloc(num_pages)
 
     def free(self, pages: PageIds) -> None:
-        """Give back pages that belong to a request."""
+        """Give back pages that belong to a request; the array must not change afterwards."""
         self._allocator.free(pages)
 
     def make_free(self, num_pages: int) -> None:
@@ -60,7 +60,7 @@ class KvPool:
     def check(self, request_pages: int, *, idle: bool) -> None:
         """Raise AssertionError unless free + cached + `request_pages` (held outside the cache) are the whole pool."""
         cached = self.cache.evictable_tokens + self.cache.protected_tokens
-        counted = self.free_tokens + cached + request_pages * self.page_size
+        counted = len(self._allocator.free_pages()) * self.page_size + cached + request_pages * self.page_size
         assert counted == self.total_tokens, (
             f"KV pool leaks: {self.free_tokens} free + {cached} cached + {request_pages * self.page_size} used "
             f"tokens are not {self.total_tokens}"

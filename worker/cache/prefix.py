@@ -41,8 +41,9 @@ class PrefixLookup(Protocol):
 class PrefixInsert:
     """What became of inserted pages.
 
-    The cache already held the first `len(cached_pages)` pages (the caller keeps its own copies and should drop them in
-    favour of these). Pages from there up to `num_pages` now belong to the cache; the rest stay the caller's.
+    The cache already held `cached_pages`, the first of those after the known ones (the caller keeps its own copies and
+    should drop them in favour of these). Pages from there up to `num_pages` now belong to the cache; the rest stay the
+    caller's.
     """
 
     cached_pages: PageIds
@@ -83,8 +84,17 @@ class PrefixCache(Protocol):
         """The longest cached prefix, marked as just used."""
         ...
 
-    def insert(self, key: bytes, pages: PageIds, namespace: str | None, priority: int = 0) -> PrefixInsert:
-        """Store `pages` as the KV of `key`, whose length must be `len(pages)` pages. `priority` is the request's."""
+    def insert(
+        self,
+        key: bytes,
+        pages: PageIds,
+        namespace: str | None,
+        priority: int = 0,
+        known: tuple[CacheNode, int] | None = None,
+    ) -> PrefixInsert:
+        """Store `pages` as the KV of `key`, whose length must be `len(pages)` pages. `priority` is the request's.
+        `known`: a node that the request has locked, and how many of the pages end there: these are not looked at. The
+        node may grow by the new pages, and the lock with it."""
         ...
 
     def count_hit(self, node: CacheNode) -> None:

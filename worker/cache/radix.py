@@ -17,6 +17,9 @@ from worker.cache.eviction import EVICTION_ORDERS, EvictionPolicyName
 from worker.cache.prefix import NO_PAGES, CacheNode, PageIds, PrefixInsert, PrefixLookup, PrefixMatch
 from worker.token_ids import TOKEN_BYTES
 
+# A node grows by later pages of its request up to this size: evicting pages from its end copies what stays.
+_MAX_GROWN_BYTES = 1 << 16
+
 # Dictionary key of a child: its first page; below the root also the namespace.
 Edge = bytes | tuple[str | None, bytes]
 
@@ -109,8 +112,7 @@ class RadixCache:
     def lookup(self, key: bytes, namespace: str | None, last: PrefixLookup | None = None) -> PrefixLookup:
         if isinstance(last, _Lookup) and last.still_true():
             return last
-        path, inside = self._walk(key, namespace)
-        offset = sum([len(node.key) for node in path])
+        path, offset, inside = self._walk(self._root, key, 0, namespace)
         node = path[-1] if path else self._root
         edge: Edge | None = None
         if offset + self._page_bytes <= len(key):
@@ -119,28 +121,38 @@ class RadixCache:
         tokens = offset // TOKEN_BYTES
         if inside is None:
             return _Lookup(tokens, node, len(node.key), edge, None, 0)
-        partial, num_pages = inside
-        return _Lookup(tokens + num_pages * self.page_size, node, len(node.key), edge, partial, len(partial.key))
+        shared = self._shared_pages(inside.key, key, offset)
+        return _Lookup(tokens + shared * self.page_size, node, len(node.key), edge, inside, len(inside.key))
 
     def path(self, lookup: PrefixLookup) -> Sequence[CacheNode]:
         found = cast(_Lookup, lookup)
         return [*_to_root(found.inside or found.node)][::-1]
 
     def match(self, key: bytes, namespace: str | None) -> PrefixMatch:
-        path = self._exact_path(key, namespace)
-        pages = [node.pages for node in path]
-        return PrefixMatch(np.concatenate(pages) if pages else NO_PAGES, path[-1] if path else self._root)
+        path = self._use_path(self._root, key, 0, namespace)
+        return PrefixMatch(_pages_of(path), path[-1] if path else self._root)
 
-    def insert(self, key: bytes, pages: PageIds, namespace: str | None, priority: int = 0) -> PrefixInsert:
+    def insert(
+        self,
+        key: bytes,
+        pages: PageIds,
+        namespace: str | None,
+        priority: int = 0,
+        known: tuple[CacheNode, int] | None = None,
+    ) -> PrefixInsert:
         assert len(key) == len(pages) * self._page_bytes, "a key must have one whole page of tokens per page id"
-        path = self._exact_path(key, namespace)
-        cached = np.concatenate([node.pages for node in path]) if path else NO_PAGES
-        node = path[-1] if path else self._root
-        if len(cached) < len(pages):
-            rest = key[len(cached) * self._page_bytes :]
-            node = self._add_leaf(node, rest, pages[len(cached) :].copy(), namespace, priority)
-        for known in path:
-            known.priority = max(known.priority, priority)
+        above, num_known = cast(tuple[RadixNode, int], known) if known is not None else (self._root, 0)
+        path = self._use_path(above, key, num_known * self._page_bytes, namespace)
+        cached = _pages_of(path)
+        node = path[-1] if path else above
+        self._mark_used(node, priority)
+        held = num_known + len(cached)
+        if held < len(pages):
+            rest = key[held * self._page_bytes :]
+            if not path and self._may_grow(node, len(rest), priority):
+                self._grow(node, rest, pages[held:])
+            else:
+                node = self._add_leaf(node, rest, pages[held:].copy(), namespace, priority)
         return PrefixInsert(cached, len(pages), node)
 
     def count_hit(self, node: CacheNode) -> None:
@@ -148,20 +160,24 @@ class RadixCache:
             step.hits += 1
 
     def lock(self, node: CacheNode) -> None:
-        for step in _to_root(cast(RadixNode, node)):
+        step = cast(RadixNode, node)
+        while step.parent is not None:
             if step.lock_ref == 0:
                 self._evictable_pages -= len(step.pages)
                 self._protected_pages += len(step.pages)
             step.lock_ref += 1
+            step = step.parent
 
     def unlock(self, node: CacheNode) -> None:
-        for step in _to_root(cast(RadixNode, node)):
+        step = cast(RadixNode, node)
+        while step.parent is not None:
             assert step.lock_ref > 0, "unlocked more often than locked"
             step.lock_ref -= 1
             if step.lock_ref == 0:
                 self._protected_pages -= len(step.pages)
                 self._evictable_pages += len(step.pages)
                 self._queue_if_evictable(step)
+            step = step.parent
 
     def evict(self, num_pages: int) -> PageIds:
         freed: list[PageIds] = []
@@ -196,32 +212,44 @@ class RadixCache:
             stack.extend(node.children.values())
             yield node
 
-    def _walk(self, key: bytes, namespace: str | None) -> tuple[list[RadixNode], tuple[RadixNode, int] | None]:
-        """Nodes that `key` covers whole, from the top, then the node it ends in the middle of with the pages shared."""
+    def _walk(
+        self, above: RadixNode, key: bytes, offset: int, namespace: str | None
+    ) -> tuple[list[RadixNode], int, RadixNode | None]:
+        """From `above`, which ends at byte `offset` of `key`: the nodes that `key` covers whole, from the top, where in
+        `key` the last of them ends, and the node it covers in part."""
         path: list[RadixNode] = []
-        children = self._root.children
-        offset, end = 0, len(key)
-        while offset + self._page_bytes <= end:
-            first_page = key[offset : offset + self._page_bytes]
-            child = children.get(first_page if path else (namespace, first_page))
+        at_root, children = above is self._root, above.children
+        page_bytes, end = self._page_bytes, len(key)
+        while offset + page_bytes <= end:
+            first_page = key[offset : offset + page_bytes]
+            child = children.get((namespace, first_page) if at_root else first_page)
             if child is None:
                 break
             if not key.startswith(child.key, offset):
-                return path, (child, self._shared_pages(child.key, key, offset))
+                return path, offset, child
             path.append(child)
             offset += len(child.key)
-            children = child.children
-        return path, None
+            at_root, children = False, child.children
+        return path, offset, None
 
-    def _exact_path(self, key: bytes, namespace: str | None) -> list[RadixNode]:
-        """The nodes of the longest cached prefix, split so that it ends on a node boundary, and marked as used."""
-        path, inside = self._walk(key, namespace)
+    def _use_path(self, above: RadixNode, key: bytes, offset: int, namespace: str | None) -> list[RadixNode]:
+        """The nodes below `above` of the longest cached prefix, split so that it ends on a node boundary, and marked as
+        used."""
+        path, offset, inside = self._walk(above, key, offset, namespace)
         if inside is not None:
-            path.append(self._split(*inside))
+            path.append(self._split(inside, self._shared_pages(inside.key, key, offset)))
         self._uses += 1
         for node in path:
             node.last_use = self._uses
         return path
+
+    def _mark_used(self, node: RadixNode, priority: int) -> None:
+        """Node and ancestors were just used by a request of `priority`."""
+        step = node
+        while step.parent is not None:
+            step.last_use = self._uses
+            step.priority = max(step.priority, priority)
+            step = step.parent
 
     def _shared_pages(self, node_key: bytes, key: bytes, offset: int) -> int:
         length = min(len(node_key), len(key) - offset) // TOKEN_BYTES
@@ -256,6 +284,22 @@ class RadixCache:
         self._queue_if_evictable(leaf)
         return leaf
 
+    def _may_grow(self, node: RadixNode, num_bytes: int, priority: int) -> bool:
+        """Whether a locked node may take in later pages: if only the request at hand has ever used it, they are used
+        alike."""
+        return (
+            node.lock_ref == 1
+            and not node.children
+            and not node.hits
+            and node.priority == priority
+            and len(node.key) + num_bytes <= _MAX_GROWN_BYTES
+        )
+
+    def _grow(self, node: RadixNode, key: bytes, pages: PageIds) -> None:
+        node.key += key
+        node.pages = np.concatenate((node.pages, pages))
+        self._protected_pages += len(pages)
+
     def _shrink(self, leaf: RadixNode, num_pages: int) -> PageIds:
         """Cut up to `num_pages` pages off the end of an unlocked leaf, at the top of the heap; drop it if none stay."""
         keep = max(len(leaf.pages) - num_pages, 0)
@@ -279,6 +323,13 @@ class RadixCache:
     def _new_node(self, edge: Edge, key: bytes, pages: PageIds, parent: RadixNode | None) -> RadixNode:
         self._next_uid += 1
         return RadixNode(self._next_uid, edge, key, pages, parent)
+
+
+def _pages_of(path: Sequence[RadixNode]) -> PageIds:
+    """The pages of some nodes, in order. Arrays of pages are never changed, so one may be handed out as it is."""
+    if len(path) == 1:
+        return path[0].pages
+    return np.concatenate([node.pages for node in path]) if path else NO_PAGES
 
 
 def _to_root(node: RadixNode) -> Iterator[RadixNode]:

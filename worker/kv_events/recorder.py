@@ -85,12 +85,21 @@ class RecordedCache:
     def protected_tokens(self) -> int:
         return self._cache.protected_tokens
 
-    def insert(self, key: bytes, pages: PageIds, namespace: str | None, priority: int = 0) -> PrefixInsert:
-        inserted = self._cache.insert(key, pages, namespace, priority)
-        size = self._block_pages
-        first, last = len(inserted.cached_pages) // size, inserted.num_pages // size
+    def insert(
+        self,
+        key: bytes,
+        pages: PageIds,
+        namespace: str | None,
+        priority: int = 0,
+        known: tuple[CacheNode, int] | None = None,
+    ) -> PrefixInsert:
+        inserted = self._cache.insert(key, pages, namespace, priority, known)
+        num_known = 0 if known is None else known[1]
+        held = num_known + len(inserted.cached_pages)
+        first, last = held // self._block_pages, inserted.num_pages // self._block_pages
         if last > first:
-            self._stored(key, pages, namespace, inserted.cached_pages, first, last)
+            before = np.concatenate((pages[:num_known], inserted.cached_pages))
+            self._stored(key, pages, namespace, before, first, last)
         return inserted
 
     def evict(self, num_pages: int) -> PageIds:

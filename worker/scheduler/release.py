@@ -74,14 +74,15 @@ class Lifecycle:
         if num_pages <= shared:
             return
         own = table.pages_of(row)
-        inserted = self._insert(request, own[:num_pages])
-        cache.lock(inserted.node)
-        assert request.node is not None
-        cache.unlock(request.node)
-        request.node = inserted.node
-        if len(inserted.cached_pages) > shared:
-            self._pool.free(own[shared : len(inserted.cached_pages)].copy())
-            table.set_pages(row, shared, inserted.cached_pages[shared:])
+        inserted = self._insert(request, own[:num_pages], shared)
+        if inserted.node is not request.node:
+            cache.lock(inserted.node)
+            assert request.node is not None
+            cache.unlock(request.node)
+            request.node = inserted.node
+        if len(inserted.cached_pages):
+            self._pool.free(own[shared : shared + len(inserted.cached_pages)].copy())
+            table.set_pages(row, shared, inserted.cached_pages)
         table.shared_pages[row] = inserted.num_pages
 
     def _end(self, request: Request, cached_tokens: int) -> None:
@@ -98,8 +99,8 @@ class Lifecycle:
         shared = int(table.shared_pages[row])
         num_pages = min(cached_tokens, int(table.computed_len[row])) // self._pool.page_size
         if num_pages > shared:
-            inserted = self._insert(request, own[:num_pages])
-            duplicates, taken = max(len(inserted.cached_pages), shared), max(inserted.num_pages, shared)
+            inserted = self._insert(request, own[:num_pages], shared)
+            duplicates, taken = shared + len(inserted.cached_pages), max(inserted.num_pages, shared)
             self._pool.free(np.concatenate((own[shared:duplicates], own[taken:])))
         else:
             self._pool.free(own[shared:].copy())
@@ -108,9 +109,10 @@ class Lifecycle:
         request.node = None
         table.release(request)
 
-    def _insert(self, request: Request, pages: PageIds) -> PrefixInsert:
-        """Offer the first pages of a request to the prefix cache."""
+    def _insert(self, request: Request, pages: PageIds, shared: int) -> PrefixInsert:
+        """Offer the first pages of a request to the prefix cache, which has `shared` of them already."""
         num_tokens = len(pages) * self._pool.page_size
         key = request.key_of(num_tokens)
         assert len(key) == num_tokens * TOKEN_BYTES, "cached more tokens than known"
-        return self._pool.cache.insert(key, pages, request.namespace, -request.rank)
+        assert request.node is not None
+        return self._pool.cache.insert(key, pages, request.namespace, -request.rank, (request.node, shared))

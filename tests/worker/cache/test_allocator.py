@@ -24,27 +24,34 @@ def test_more_than_free_is_an_assertion() -> None:
 
 
 @pytest.mark.parametrize("pages", [[1], [3, 1]], ids=["free already", "one of several"])
-def test_freeing_a_free_page_is_an_assertion(pages: list[int]) -> None:
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_page_freed_twice_is_never_handed_out(pages: list[int], settled: bool) -> None:
     allocator = PageAllocator(3)
     taken = allocator.alloc(3)
     allocator.free(taken[taken == 1])
+    if settled:
+        allocator.free_pages()
+    allocator.free(np.array(pages, np.int32))
     with pytest.raises(AssertionError, match="freed twice"):
-        allocator.free(np.array(pages, np.int32))
+        allocator.alloc(1)
 
 
-def test_freeing_a_page_twice_in_one_call_is_an_assertion() -> None:
+@pytest.mark.parametrize("pages", [[2, 1, 2], [2, 2, 2, 2]], ids=["some", "more than there are"])
+def test_a_page_freed_twice_in_one_call_is_never_handed_out(pages: list[int]) -> None:
     allocator = PageAllocator(3)
     allocator.alloc(3)
-    with pytest.raises(AssertionError, match="twice in one call"):
-        allocator.free(np.array([2, 1, 2], np.int32))
+    allocator.free(np.array(pages, np.int32))
+    with pytest.raises(AssertionError, match="freed twice"):
+        allocator.alloc(1)
 
 
 @pytest.mark.parametrize("page", [0, 4, -1])
 def test_freeing_a_page_outside_the_pool_is_an_assertion(page: int) -> None:
     allocator = PageAllocator(3)
     allocator.alloc(3)
+    allocator.free(np.array([page], np.int32))
     with pytest.raises(AssertionError, match="outside the pool"):
-        allocator.free(np.array([page], np.int32))
+        allocator.free_pages()
 
 
 def test_what_alloc_returned_does_not_change_later() -> None:

@@ -45,6 +45,47 @@ def test_insert_reports_what_was_there_and_takes_the_rest() -> None:
     assert cache.match(key([1, 2, 3]), None).pages.tolist() == [11, 12, 23]
 
 
+def test_what_a_request_adds_to_its_own_node_makes_it_longer() -> None:
+    cache = RadixCache(1)
+    node = cache.insert(key([1, 2]), pages(11, 12), None).node
+    cache.lock(node)
+    inserted = cache.insert(key([1, 2, 3]), pages(11, 12, 13), None, 0, (node, 2))
+    assert inserted.node is node and inserted.cached_pages.tolist() == [] and inserted.num_pages == 3
+    assert cache.protected_tokens == 3
+    cache.unlock(node)
+    assert (cache.evictable_tokens, cache.protected_tokens) == (3, 0)
+    assert cache.evict(1).tolist() == [13]
+
+
+@pytest.mark.parametrize("why", ["another lock", "a hit", "higher priority", "size"])
+def test_a_node_that_others_use_or_that_is_large_stays_as_it_is(why: str) -> None:
+    cache = RadixCache(1)
+    tokens = range(1 << 14) if why == "size" else [1, 2]
+    node = cache.insert(key(tokens), pages(*tokens), None).node
+    cache.lock(node)
+    if why == "another lock":
+        cache.lock(node)
+    elif why == "a hit":
+        cache.count_hit(node)
+    priority = -1 if why == "higher priority" else 0
+    inserted = cache.insert(key([*tokens, 3]), pages(*tokens, 13), None, priority, (node, len(tokens)))
+    assert inserted.node is not node
+    assert (cache.evictable_tokens, cache.protected_tokens) == (1, len(tokens))
+    cache.lock(inserted.node)
+    again = cache.insert(key([*tokens, 4]), pages(*tokens, 14), None, priority, (node, len(tokens)))
+    assert again.node is not inserted.node and again.cached_pages.tolist() == []
+
+
+def test_a_lookup_knows_that_a_node_has_grown() -> None:
+    cache = RadixCache(1)
+    node = cache.insert(key([1, 2]), pages(11, 12), None).node
+    cache.lock(node)
+    before = cache.lookup(key([1, 2, 3, 4]), None)
+    assert before.tokens == 2
+    cache.insert(key([1, 2, 3]), pages(11, 12, 13), None, 0, (node, 2))
+    assert cache.lookup(key([1, 2, 3, 4]), None, before).tokens == 3
+
+
 def test_a_key_must_fit_its_pages() -> None:
     with pytest.raises(AssertionError, match="one whole page of tokens per page id"):
         RadixCache(4).insert(key([1, 2, 3]), pages(1), None)

@@ -44,6 +44,28 @@ class RadixAgainstNaive(RuleBasedStateMachine):
         assert inserted.num_pages == count
         assert self.naive.insert(whole, ids, namespace) == len(known)
 
+    @precondition(lambda self: self.locks)
+    @rule(data=st.data(), more=tokens_of, lock=st.booleans())
+    def extend(self, data: st.DataObject, more: tuple[int, ...], lock: bool) -> None:
+        """Insert below a locked node, as a request does that goes on."""
+        index = data.draw(st.integers(0, len(self.locks) - 1))
+        node, known, namespace = self.locks[index]
+        size = self.cache.page_size
+        whole = known + more[: len(more) // size * size]
+        num_known, count = len(known) // size, len(whole) // size
+        held = [entry.page for entry in self.naive.cached(whole, namespace)]
+        ids = held[:num_known] + list(range(self.next_page, self.next_page + count - num_known))
+        self.next_page += count
+        inserted = self.cache.insert(key(whole), np.array(ids, np.int32), namespace, 0, (node, num_known))
+        assert inserted.cached_pages.tolist() == held[num_known:]
+        assert self.naive.insert(whole, ids, namespace) == len(held)
+        if lock or inserted.node is node:  # which has grown then, and the lock with it
+            self.cache.lock(inserted.node)
+            self.cache.unlock(node)
+            self.naive.lock(whole, namespace, 1)
+            self.naive.lock(known, namespace, -1)
+            self.locks[index] = (inserted.node, whole, namespace)
+
     @rule(tokens=tokens_of, namespace=namespaces, lock=st.booleans())
     def match(self, tokens: tuple[int, ...], namespace: str | None, lock: bool) -> None:
         match = self.cache.match(key(tokens), namespace)
