@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import model_validator
 
 from common.settings import option
@@ -13,6 +11,7 @@ from gateway.settings.admission import AdmissionSettings
 from gateway.settings.discovery import DiscoverySettings
 from gateway.settings.exact import ExactSettings
 from gateway.settings.http import HttpSettings
+from gateway.settings.observability import ObservabilitySettings
 from gateway.settings.routing import PREFIX_POLICIES, RoutingSettings
 
 WORKERS = "Workers"
@@ -20,11 +19,16 @@ HTTP = "HTTP server"
 LIMITS = "Limits and time-outs"
 RESILIENCE = "Retries and circuit breaker"
 HEALTH = "Health"
-OBSERVABILITY = "Observability"
 
 
 class GatewaySettings(
-    AccessSettings, AdmissionSettings, DiscoverySettings, ExactSettings, HttpSettings, RoutingSettings
+    AccessSettings,
+    AdmissionSettings,
+    DiscoverySettings,
+    ExactSettings,
+    HttpSettings,
+    ObservabilitySettings,
+    RoutingSettings,
 ):
     """Serve many workers behind one address."""
 
@@ -130,12 +134,6 @@ class GatewaySettings(
     )
     health_success_threshold: int = option(
         1, "good probes in a row that bring a worker in (again)", category=HEALTH, ge=1
-    )
-
-    access_log: bool = option(False, "one log line per generation request", category=OBSERVABILITY)
-    log_level: Literal["debug", "info", "warning", "error"] = option("info", "log level", category=OBSERVABILITY)
-    log_format: Literal["text", "json"] = option(
-        "text", "log lines as text or one JSON object each", category=OBSERVABILITY
     )
 
     @model_validator(mode="after")

@@ -26,6 +26,7 @@ class Access(Enum):
 
     OPEN = "open"
     CLIENT = "client"
+    KNOWN = "known"  # any key, if there are keys, also if clients need none
     ADMIN = "admin"
 
 
@@ -90,11 +91,11 @@ class Keyring:
         """Why this caller may not do this: 401 without a key that is known, 403 if it opens less; None: it may."""
         if access is Access.OPEN or (access is Access.CLIENT and not self._clients_need_keys):
             return None
-        if access is Access.ADMIN and not self._callers:
+        if not self._callers:
             return None
         caller = self.caller(headers)
         if caller is not None:
-            if access is Access.CLIENT or caller.admin or not self._has_admin:
+            if access is not Access.ADMIN or caller.admin or not self._has_admin:
                 return None
             return _no_admin()
         if access is Access.ADMIN and self._has_admin and not _token(headers):

@@ -13,6 +13,10 @@ _ACCESS = {
     "/readiness": Access.OPEN,
     "/health": Access.OPEN,
     "/metrics": Access.OPEN,
+    "/console": Access.OPEN,
+    "/console/events": Access.KNOWN,
+    "/engine_metrics": Access.ADMIN,
+    "/prometheus/targets": Access.ADMIN,
     "/flush_cache": Access.ADMIN,
     "/abort_request": Access.ADMIN,
     "/route/explain": Access.ADMIN,
@@ -26,7 +30,8 @@ def access_of(path: str) -> Access:
     """What a path asks of its caller."""
     if path == "/workers" or path.startswith("/workers/"):
         return Access.ADMIN
-    return _ACCESS.get(path, Access.CLIENT)
+    page_file = path.startswith("/console/")
+    return _ACCESS.get(path, Access.OPEN if page_file else Access.CLIENT)
 
 
 class AccessGuard:
