@@ -54,14 +54,15 @@ class PageAllocator:
             return
         pages = np.concatenate(self._returned)
         self._returned.clear()
+        index = pages.view(np.uint32).astype(np.intp)  # as unsigned, negative ids are large ones
         try:
-            taken = self._place[pages.view(np.uint32)]  # as unsigned, negative ids are large ones
+            taken = self._place.take(index)
         except IndexError as error:
             raise AssertionError("page outside the pool freed") from error
         assert taken.max() == _TAKEN, "page freed twice, or outside the pool"
         assert self.num_free <= self.num_pages, "page freed twice"
         places = self._places[self._stacked : self.num_free]
-        self._place[pages] = places
-        assert (self._place[pages] == places).all(), "page freed twice"  # of equal pages the last one wins
+        self._place[index] = places
+        assert (self._place.take(index) == places).all(), "page freed twice"  # of equal pages the last one wins
         self._stack[self._stacked : self.num_free] = pages
         self._stacked = self.num_free

@@ -7,9 +7,9 @@ a request that uses it holds a lock on the node where its prefix ends.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -22,8 +22,7 @@ class CacheNode(Protocol):
     """Where a cached prefix ends. Opaque outside the cache; valid while locked."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixMatch:
+class PrefixMatch(msgspec.Struct, frozen=True, eq=False):
     """The longest cached prefix of a key: its pages in order, and the node to lock before anything is evicted."""
 
     pages: PageIds
@@ -37,8 +36,7 @@ class PrefixLookup(Protocol):
     def tokens(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixInsert:
+class PrefixInsert(msgspec.Struct, frozen=True, eq=False):
     """What became of inserted pages.
 
     The cache already held `cached_pages`, the first of those after the known ones (the caller keeps its own copies and

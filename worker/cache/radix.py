@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import cast
 
+import msgspec
 import numpy as np
 
 from worker.cache.eviction import EVICTION_ORDERS, EvictionPolicyName
@@ -58,8 +58,7 @@ class RadixNode:
         self.alive = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Lookup:
+class _Lookup(msgspec.Struct, frozen=True, eq=False):
     """Implements PrefixLookup. `node` is the last node covered whole, `inside` the one after it covered in part. True
     as long as these two are what they were: an ancestor may be split, but neither shrinks nor goes."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from worker.cache.pool import KvPool
@@ -16,8 +15,7 @@ from worker.scheduler.token_ratio import NewTokenRatio
 _NO_ROWS: Int64s = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, eq=False):
     """A step, and the epochs of its rows: a row whose epoch has moved on holds another request by now. int64 [R]."""
 
     batch: ForwardBatch

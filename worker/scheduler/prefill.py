@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from common.clock import Clock
@@ -23,8 +23,7 @@ from worker.scheduler.token_ratio import NewTokenRatio
 from worker.token_ids import TOKEN_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillChunk:
+class PrefillChunk(msgspec.Struct, frozen=True, eq=False):
     """Tokens start .. start + length - 1 of a request's fill ids, computed in one step."""
 
     request: Request
@@ -188,10 +187,7 @@ class PrefillScheduler:
 
     def _enter_pool(self, request: Request, match: PrefixMatch) -> None:
         table, start = self._table, len(match.pages) * self._pool.page_size
-        row = table.acquire(request)
-        table.set_pages(row, 0, match.pages)
-        table.shared_pages[row] = len(match.pages)
-        table.seq_len[row] = table.computed_len[row] = start
+        table.acquire(request, match.pages)
         request.node = match.node
         request.move_to(RequestStatus.PREFILLING)
         if not request.admitted:

@@ -1,6 +1,6 @@
 """The request table: one row for each request in the KV pool, with its pages and counters as arrays by row.
 
-The runner keeps a copy of the pages on its device; every change here is logged as a write that the next step carries.
+The runner keeps a copy of the pages on its device: the next step carries every entry that has changed here.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from worker.cache.prefix import PageIds
+from worker.cache.prefix import NO_PAGES, PageIds
 from worker.engine.batch import Bools, Int32s
 from worker.scheduler.request import NO_ROW, Request
 
@@ -24,7 +24,9 @@ class RequestTable:
         self.page_size = page_size
         # Untouched rows cost no memory: the system maps zero pages on first write.
         self._pages = np.zeros((max_rows, -(-max_tokens // page_size)), np.int32)
-        self._writes: list[Int32s] = []  # [*, 3] of (row, index, page)
+        # Entries changed since the last step: runs of (row, first index, number), and arrays of rows and indices.
+        self._changed_runs: list[tuple[int, int, int]] = []
+        self._changed: list[tuple[Integers, Integers]] = []
         self._free = list(range(max_rows - 1, -1, -1))
         # Objects by row, so that those of many rows are found in one go. None in free rows.
         self._requests = np.full(max_rows, None, object)
@@ -84,15 +86,16 @@ class RequestTable:
         """Which rows still hold the request they held at these epochs."""
         return np.equal(self.epoch[rows], epochs)
 
-    def acquire(self, request: Request) -> int:
-        """Give a request a row."""
+    def acquire(self, request: Request, shared: PageIds = NO_PAGES) -> int:
+        """Give a request a row. It starts with the pages of its cached prefix."""
         row = self._free.pop()
         request.row = row
         self._requests[row] = request
         self.rids[row], self.output_ids[row] = request.rid, request.output_ids
         self.in_use[row] = True
-        self.num_pages[row] = self.shared_pages[row] = 0
-        self.seq_len[row] = self.computed_len[row] = 0
+        self.num_pages[row] = self.shared_pages[row] = len(shared)
+        self.seq_len[row] = self.computed_len[row] = len(shared) * self.page_size
+        self._write(row, 0, shared)
         self.num_launched[row] = self.num_outputs[row] = len(request.output_ids)
         self.prompt_len[row] = request.prompt_len
         self.rank[row] = request.rank
@@ -124,9 +127,9 @@ class RequestTable:
 
     def set_pages(self, row: int, start: int, pages: PageIds) -> None:
         """Replace or append the pages from index `start` on."""
-        self._pages[row, start : start + len(pages)] = pages
-        self.num_pages[row] = max(int(self.num_pages[row]), start + len(pages))
-        self._log(row, np.arange(start, start + len(pages)), pages)
+        self._write(row, start, pages)
+        if start + len(pages) > self.num_pages[row]:
+            self.num_pages[row] = start + len(pages)
 
     def rows_opening_page(self, rows: Int64s) -> Int64s:
         """Those of `rows` whose next token needs a new page."""
@@ -137,20 +140,33 @@ class RequestTable:
         index = self.num_pages[rows]
         self._pages[rows, index] = pages
         self.num_pages[rows] += 1
-        self._log(rows, index, pages)
+        self._changed.append((rows, index))
 
     def take_writes(self) -> Int32s:
-        """Writes since the last call, in order. int32 [W, 3] of (row, index, page)."""
-        writes, self._writes = self._writes, []
-        return np.concatenate(writes) if writes else _NO_WRITES
+        """Entries changed since the last call, as they are now; one may occur twice. int32 [W, 3] of
+        (row, index, page)."""
+        changed, runs = self._changed, self._changed_runs
+        if runs:
+            changed.append(_expanded(runs))
+        if not changed:
+            return _NO_WRITES
+        self._changed, self._changed_runs = [], []
+        rows, index = (np.concatenate(parts) for parts in zip(*changed, strict=True))
+        return np.stack((rows, index, self._pages[rows, index]), axis=1, dtype=np.int32, casting="same_kind")
 
     def rewrite(self, writes: Int32s) -> None:
-        """Send the entries touched by `writes` again, as they are now: the step that carried them failed."""
-        rows, index = writes[:, 0], writes[:, 1]
-        self._log(rows, index, self._pages[rows, index])
+        """Send the entries of `writes` again, as they are then: the step that carried them failed."""
+        self._changed.append((writes[:, 0], writes[:, 1]))
 
-    def _log(self, rows: Integers | int, index: Integers, pages: PageIds) -> None:
+    def _write(self, row: int, start: int, pages: PageIds) -> None:
         if len(pages):
-            write = np.empty((len(pages), 3), np.int32)
-            write[:, 0], write[:, 1], write[:, 2] = rows, index, pages
-            self._writes.append(write)
+            self._pages[row, start : start + len(pages)] = pages
+            self._changed_runs.append((row, start, len(pages)))
+
+
+def _expanded(runs: list[tuple[int, int, int]]) -> tuple[Int64s, Int64s]:
+    """Rows and indices of the entries in runs of (row, first index, number)."""
+    rows, starts, counts = np.array(runs, np.int64).T
+    ends = np.cumsum(counts)
+    index = np.arange(ends[-1]) + np.repeat(starts - ends + counts, counts)
+    return np.repeat(rows, counts), index

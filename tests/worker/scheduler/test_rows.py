@@ -51,14 +51,28 @@ def test_decodable_are_rows_with_outputs_left_to_launch(table: RequestTable) -> 
     assert table.decodable_rows().tolist() == [rows[1]]
 
 
-def test_page_writes_come_in_order_and_once(table: RequestTable) -> None:
-    row = table.acquire(make_request([1]))
+def changes(table: RequestTable) -> set[tuple[int, ...]]:
+    """The (row, index, page) of one call."""
+    return {tuple(write) for write in table.take_writes().tolist()}
+
+
+def test_page_writes_tell_the_present_state_once(table: RequestTable) -> None:
+    other, row = table.acquire(make_request([1], "a")), table.acquire(make_request([1], "b"))
     table.set_pages(row, 0, pages(7, 8))
+    table.set_pages(other, 0, pages(4))
     table.set_pages(row, 1, pages(9))
-    table.append_page(np.array([row]), pages(5))
-    assert table.take_writes().tolist() == [[row, 0, 7], [row, 1, 8], [row, 1, 9], [row, 2, 5]]
+    table.append_page(np.array([row, other]), pages(5, 6))
+    assert changes(table) == {(row, 0, 7), (row, 1, 9), (row, 2, 5), (other, 0, 4), (other, 1, 6)}
     assert table.pages_of(row).tolist() == [7, 9, 5]
-    assert table.take_writes().shape == (0, 3)
+    writes = table.take_writes()
+    assert writes.shape == (0, 3) and writes.dtype == np.int32
+
+
+def test_a_row_starts_with_its_cached_prefix(table: RequestTable) -> None:
+    row = table.acquire(make_request(range(9)), pages(7, 8))
+    assert table.pages_of(row).tolist() == [7, 8] and table.own_pages == 0
+    assert (table.seq_len[row], table.computed_len[row], table.shared_pages[row]) == (8, 8, 2)
+    assert changes(table) == {(row, 0, 7), (row, 1, 8)}
 
 
 def test_writes_of_a_failed_step_are_sent_again_as_they_are_now(table: RequestTable) -> None:
@@ -68,7 +82,7 @@ def test_writes_of_a_failed_step_are_sent_again_as_they_are_now(table: RequestTa
     table.set_pages(row, 1, pages(9))
     table.take_writes()
     table.rewrite(lost)
-    assert table.take_writes().tolist() == [[row, 0, 7], [row, 1, 9]]
+    assert changes(table) == {(row, 0, 7), (row, 1, 9)}
 
 
 def test_a_new_page_is_due_when_all_are_full(table: RequestTable) -> None:
