@@ -17,13 +17,13 @@ from common.errors import UserError
 from common.settings import validated
 from worker.assembly import running_scheduler
 from worker.config import WorkerSettings
-from worker.ipc.messages import AbortAll, GenerateRequest, SchedulerMessage, StepOutput, StopMatched, TokenDelta
+from worker.ipc.messages import AbortAll, FlushCache, GenerateRequest, SchedulerMessage, StepOutput, StopMatched, TokenDelta
 from worker.models.paths import cache_root, resolve_model_path
 from worker.preflight import check_before_loading
 from worker.server.answers import Answer
 from worker.server.errors import from_validation
 from worker.server.limits import PromptLimits
-from worker.server.native_batch import NativeBatch, native_object
+from worker.server.native_batch import NativeBatch, NativeObjects
 from worker.server.prompts import Ask
 from worker.server.sampling import SamplingRules
 from worker.server.schemas import GenerateBody
@@ -66,13 +66,15 @@ class Engine:
         prompts: str | list[str] | None = None,
         input_ids: list[int] | list[list[int]] | None = None,
         sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None,
+        **more: Any,
     ) -> dict[str, Any] | list[dict[str, Any]]:
         """Answer prompts given as texts or token ids: `{"text", "output_ids", "meta_info"}` each, a list for a list.
 
-        `sampling_params` is one set for all prompts or one for each. Raises RequestFault (a ValueError) for a request
-        that cannot be served; an answer that the engine gave up has finish_reason type "abort".
+        `sampling_params` is one set for all prompts or one for each; `more` are further fields of /generate, such as
+        return_logprob. Raises RequestFault (a ValueError) for a request that cannot be served; an answer that the
+        engine gave up has finish_reason type "abort".
         """
-        fields = {"text": prompts, "input_ids": input_ids, "sampling_params": sampling_params}
+        fields = {"text": prompts, "input_ids": input_ids, "sampling_params": sampling_params, **more}
         try:
             body = GenerateBody.model_validate(fields)
         except ValidationError as error:
@@ -80,8 +82,15 @@ class Engine:
         batch = NativeBatch.of(body)
         asks, n = batch.asks(body, self._encode(batch, body), self._rules)
         answers = self._run(asks)
-        objects = [native_object(answer, answer.last_s, self._weight_version) for answer in answers]
+        maker = NativeObjects(
+            self._weight_version, self._files.tokenizer.token_bytes if body.return_text_in_logprobs else None
+        )
+        objects = [maker.of(answer, answer.last_s) for answer in answers]
         return objects[0] if batch.single and n == 1 else objects
+
+    def flush_cache(self) -> None:
+        """Empty the prefix cache."""
+        self._scheduler.handle(FlushCache(call_id=0))
 
     def shutdown(self) -> None:
         """Free the model. The engine is of no use afterwards."""
@@ -115,13 +124,14 @@ class Engine:
     def _answer(self, index: int, ask: Ask) -> Answer:
         input_ids = self._limits.fit(ask.input_ids, ask.sampling, ask.param, ask.length_param)
         request = GenerateRequest(rid=str(next(self._rids)), input_ids=input_ids, sampling=ask.sampling)
-        if not ask.sampling.stop:
+        if not ask.sampling.stop and ask.sampling.logprobs is None:
             self._held[request.rid] = []
         return Answer(request.rid, request, index, self._files.tokenizer.pipeline(ask.sampling), self._clock.now_s())
 
     def _receive(self, message: SchedulerMessage) -> None:
         """The scheduler's news, at the end of each step."""
-        assert isinstance(message, StepOutput)
+        if not isinstance(message, StepOutput):
+            return
         held = self._held
         for rid, token in zip(message.rids, message.tokens, strict=True):
             tokens = held.get(rid)

@@ -8,6 +8,16 @@ GREEDY_TEMPERATURE = 1e-6  # at or below it sampling is argmax
 TOP_K_ALL = -1
 
 
+class LogprobsAsked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which log-probabilities a request wants beside its tokens: of each token itself, of the `top` best at its place
+    (best first), and of `token_ids`. For all outputs, and for the prompt's tokens from position `prompt_from` on (at
+    least 1: nothing precedes the first token); None: for none of the prompt."""
+
+    top: int = 0
+    token_ids: tuple[int, ...] = ()
+    prompt_from: int | None = None
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Sampling and stopping of one sequence; ranges as in the server's parameter table.
 
@@ -30,6 +40,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     skip_special_tokens: bool = True
     no_stop_trim: bool = False
     seed: int | None = None
+    logprobs: LogprobsAsked | None = None
 
     @property
     def greedy(self) -> bool:

@@ -147,6 +147,17 @@ class FakeScheduler:
         return msgspec.convert(values, LoadReport)
 
     def _next(self, live: Live) -> TokenDelta:
+        if live.request.sampling.max_new_tokens == 0:
+            del self.live[live.request.rid]
+            return TokenDelta(
+                rid=live.request.rid,
+                token_ids=[],
+                prompt_scores=_prompt_scores(live),
+                prompt_tokens=live.request.prompt_len,
+                cached_tokens=1,
+                completion_tokens=0,
+                finish=FinishReason(kind="length"),
+            )
         token = live.tokens[live.sent]
         live.sent += 1
         finish = None

@@ -13,6 +13,7 @@ from worker.sampling_params import SamplingParams
 
 Int32s = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
+Float32s = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,37 @@ class RowAdmission:
     sampling: SamplingParams
     seed: int
     output_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """Log-probabilities wanted of a step, for `len(targets)` consecutive tokens of one sequence: those at the places
+    `first`, `first + 1`, ... of its tokens in this step say what comes next.
+
+    `targets` None: of the token sampled for this sequence; its place is then the sequence's last. `top` and `token_ids`
+    as in LogprobsAsked.
+    """
+
+    index: int  # of the sequence in the batch
+    first: int
+    targets: Int32s | None
+    top: int
+    token_ids: tuple[int, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return 1 if self.targets is None else len(self.targets)
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Natural logarithms of probabilities under the model's own distribution: before penalties, biases, masks,
+    temperature and filters. One line for each token of a ScoreRequest."""
+
+    chosen: Float32s  # [n], of the target or sampled token
+    top_ids: Int32s  # [n, top], best first
+    top: Float32s  # [n, top]
+    listed: Float32s  # [n, len(token_ids)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +80,7 @@ class ForwardBatch:
     samples: Bools  # [R], False for a prefill chunk that is not the prompt's last
     page_writes: Int32s  # [W, 3] of (row, index in row, page)
     admissions: tuple[RowAdmission, ...]
+    score_requests: tuple[ScoreRequest, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -56,10 +89,12 @@ class ForwardBatch:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a pass sampled: `token_ids[i]` for sequence i, -1 where `samples[i]` was False. int32 [R]."""
+    """What a pass sampled: `token_ids[i]` for sequence i, -1 where `samples[i]` was False. int32 [R]. `scores` answer
+    the batch's `score_requests`, in order."""
 
     token_ids: Int32s
     cuda_graph: bool = False  # a captured graph computed it
+    scores: tuple[Scores, ...] = ()
 
 
 class StepFailed(Exception):
@@ -98,6 +133,7 @@ class RunnerInfo:
     kv_bytes_per_token: int
     available_memory_bytes: int
     overlaps: bool  # launch() returns before the pass is done, so scheduling ahead pays
+    has_logits: bool = True  # False: its tokens come from no distribution, so there are no log-probabilities
 
 
 class ModelRunner(Protocol):

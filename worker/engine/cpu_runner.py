@@ -13,9 +13,10 @@ from worker.attention.kv_pool import KVPool
 from worker.attention.torch_native import TorchNativeAttention
 from worker.config import WorkerSettings
 from worker.engine import inputs
-from worker.engine.batch import ForwardBatch, RunnerInfo, StepFailed, StepResult
+from worker.engine.batch import ForwardBatch, RunnerInfo, Scores, StepFailed, StepResult
 from worker.engine.cpu_tuning import keep_freed_memory
 from worker.engine.loading import compute_dtype, load_model
+from worker.engine.logprobs import ScoredTokens, in_order, prompt_requests, sampled_requests, score, score_prompt
 from worker.engine.memory import cpu_pool_size, kv_bytes_per_token
 from worker.engine.next_tokens import NextTokens
 from worker.engine.out_of_memory import step_failed
@@ -34,9 +35,10 @@ class DoneStep:
     """A pass that was computed by `launch` already."""
 
     token_ids: torch.Tensor
+    scores: tuple[Scores, ...]
 
     def result(self) -> StepResult:
-        return StepResult(token_ids=self.token_ids.numpy().astype(np.int32))
+        return StepResult(token_ids=self.token_ids.numpy().astype(np.int32), scores=self.scores)
 
 
 class CpuRunner:
@@ -108,9 +110,15 @@ class CpuRunner:
         self._attention.plan(inputs.pass_metadata(batch, self._table, positions))
         hidden = self._model.forward(self._input_ids(batch), torch.from_numpy(positions), self._attention)
         token_ids = torch.full((len(batch.rows),), -1, dtype=torch.int64)
+        scored: list[ScoredTokens] = []
         if batch.samples.any():
-            token_ids[torch.from_numpy(batch.samples)] = self._sample(batch, hidden)
-        return DoneStep(token_ids)
+            token_ids[torch.from_numpy(batch.samples)] = self._sample(batch, hidden, scored)
+        if batch.score_requests:
+            starts = np.cumsum(batch.query_lens) - batch.query_lens
+            for request in prompt_requests(batch):
+                first = int(starts[request.index])
+                scored.append(score_prompt(request, hidden, self._model.logits, first))
+        return DoneStep(token_ids, in_order(batch, scored))
 
     def _input_ids(self, batch: ForwardBatch) -> torch.Tensor:
         prefill_ids = torch.from_numpy(batch.prefill_ids).long()
@@ -119,12 +127,18 @@ class CpuRunner:
         rows = torch.from_numpy(batch.rows[: batch.num_decode]).long()
         return torch.cat((self._next_tokens.read(rows), prefill_ids))
 
-    def _sample(self, batch: ForwardBatch, hidden: torch.Tensor) -> torch.Tensor:
+    def _sample(self, batch: ForwardBatch, hidden: torch.Tensor, scored: list[ScoredTokens]) -> torch.Tensor:
+        """Token ids int64 [S]; their log-probabilities, where asked for, go to `scored`."""
         rows = batch.rows[batch.samples]
         logits = self._model.logits(hidden.index_select(0, torch.from_numpy(inputs.sampled_tokens(batch))))
+        wishes = sampled_requests(batch)
+        places = np.cumsum(batch.samples)[[wish.index for wish in wishes]] - 1
+        raw = logits[torch.from_numpy(places)] if wishes else logits  # a copy: sampling changes the logits
         token_ids = sample(logits, self._sampling.batch(rows))
         if bool((token_ids < 0).any()):
             raise StepFailed("The model computed numbers that are not finite.")
+        if wishes:
+            scored.append(score(raw, token_ids[torch.from_numpy(places)], wishes))
         self._sampling.record(rows, token_ids)
         self._next_tokens.write(torch.from_numpy(rows).long(), token_ids)
         return token_ids

@@ -52,6 +52,7 @@ ABORTED = "The request was aborted."
 class _Launched:
     plan: Plan
     pending: PendingStep
+    launched_s: float
 
 
 class Scheduler:
@@ -174,6 +175,8 @@ class Scheduler:
             weight_bytes=info.weight_bytes,
             kv_pool_bytes=info.kv_bytes_per_token * limits.max_total_num_tokens,
             architectures=list(info.architectures),
+            available_memory_bytes=info.available_memory_bytes,
+            has_logits=info.has_logits,
         )
 
     def load_report(self, call_id: int) -> LoadReport:
@@ -200,6 +203,10 @@ class Scheduler:
             finished_requests_total=stats.finished_requests,
             aborted_requests_total=stats.aborted_requests,
             steps_total=stats.steps,
+            scheduler=stats.totals(
+                decode_context_tokens=int(self._table.seq_len[self._table.decoding].sum()),
+                retracted_waiting=self._waiting.num_retracted,
+            ),
         )
 
     def _generate(self, message: GenerateRequest) -> None:
@@ -259,8 +266,9 @@ class Scheduler:
         self._emit(CallReply(call_id=call_id, ok=True))
 
     def _launch(self, plan: Plan) -> _Launched | None:
+        launched_s = self._clock.now_s()
         try:
-            return _Launched(plan, self._runner.launch(plan.batch))
+            return _Launched(plan, self._runner.launch(plan.batch), launched_s)
         except StepFailed as fault:
             self._results.fail(plan, fault)
             return None
@@ -275,6 +283,7 @@ class Scheduler:
         except StepFailed as fault:
             self._results.fail(launched.plan, fault)
             return
+        self._stats.on_step(launched.plan.batch, result, launched.launched_s)
         self._results.handle(launched.plan, result)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from worker.ipc.messages import FinishReason, SchedulerMessage, StepOutput, TokenDelta
+from worker.ipc.messages import FinishReason, SchedulerMessage, StepOutput, TokenDelta, TokenScore
 from worker.scheduler.request import Request
 
 
@@ -17,8 +17,14 @@ class Outbox:
         self._rids: list[str] = []
         self._tokens: list[int] = []
 
-    def add(self, request: Request, token_ids: list[int], finish: FinishReason | None) -> None:
-        """News of one request, whose `output_ids` already hold `token_ids`."""
+    def add(
+        self,
+        request: Request,
+        token_ids: list[int],
+        finish: FinishReason | None,
+        scores: Sequence[TokenScore] = (),
+    ) -> None:
+        """News of one request, whose `output_ids` already hold `token_ids`; `scores` are theirs, if asked for."""
         self._deltas.append(
             TokenDelta(
                 rid=request.rid,
@@ -29,6 +35,8 @@ class Outbox:
                 finish=finish,
                 queue_time_s=request.queue_time_s,
                 num_retractions=request.num_retractions,
+                scores=list(scores),
+                prompt_scores=request.prompt_scores if len(request.output_ids) == len(token_ids) else [],
             )
         )
 

@@ -10,6 +10,7 @@ from worker.engine.batch import ForwardBatch, Int32s
 from worker.scheduler.prefill import PrefillChunk, PrefillScheduler
 from worker.scheduler.retraction import Retraction
 from worker.scheduler.rows import Int64s, RequestTable
+from worker.scheduler.scores import score_requests
 from worker.scheduler.token_ratio import NewTokenRatio
 
 _NO_ROWS: Int64s = np.empty(0, np.int64)
@@ -95,6 +96,7 @@ class Planner:
             samples=samples,
             page_writes=self._table.take_writes(),
             admissions=tuple(chunk.admission for chunk in chunks if chunk.admission is not None),
+            score_requests=score_requests(self._table, rows, query_lens, samples, chunks),
         )
         self._next_step_id += 1
         return Plan(batch, self._table.epoch[rows])

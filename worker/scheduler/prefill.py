@@ -20,7 +20,6 @@ from worker.scheduler.request import Request, RequestStatus
 from worker.scheduler.rows import RequestTable
 from worker.scheduler.stats import SchedulerStats
 from worker.scheduler.token_ratio import NewTokenRatio
-from worker.token_ids import TOKEN_BYTES
 
 
 class PrefillChunk(msgspec.Struct, frozen=True, eq=False):
@@ -182,7 +181,7 @@ class PrefillScheduler:
 
     def _match(self, request: Request) -> tuple[PrefixMatch, int]:
         """What is cached of a prompt, and how many of its tokens are not. The last one is always computed."""
-        match = self._pool.cache.match(request.fill_key[:-TOKEN_BYTES], request.namespace)
+        match = self._pool.cache.match(request.matchable_key, request.namespace)
         return match, request.fill_len - len(match.pages) * self._pool.page_size
 
     def _enter_pool(self, request: Request, match: PrefixMatch) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from worker.cache.prefix import CacheNode, PrefixLookup
 from worker.engine.batch import Int32s
+from worker.ipc.messages import TokenScore
 from worker.sampling_params import SamplingParams
 from worker.token_ids import TOKEN_BYTES, pack_tokens
 
@@ -62,6 +63,7 @@ class Request:
     num_retractions: int = 0
     head: tuple[str | None, bytes] | None = None  # namespace and first tokens, for in-batch prefix grouping
     lookup: PrefixLookup | None = None  # how much of `fill_key` was cached when last asked
+    prompt_scores: list[TokenScore] = field(default_factory=list)  # of the prompt, from the position asked for
 
     def __post_init__(self) -> None:
         self.fill_key = self.prompt_key
@@ -90,6 +92,29 @@ class Request:
         if wanted <= 0:
             return self.prompt_key[: TOKEN_BYTES * num_tokens]
         return self.prompt_key + pack_tokens(self.output_ids[:wanted])
+
+    @property
+    def next_prompt_score(self) -> int | None:
+        """The first prompt position whose log-probability is asked for and not known; None: there is none."""
+        asked = self.sampling.logprobs
+        if asked is None or asked.prompt_from is None:
+            return None
+        position = asked.prompt_from + len(self.prompt_scores)
+        return position if position < self.prompt_len else None
+
+    @property
+    def matchable_key(self) -> bytes:
+        """What may be taken from the prefix cache: not the last token, which gives the next one its probabilities, nor
+        what must be computed to give prompt tokens theirs."""
+        position = self.next_prompt_score
+        return self.fill_key[:-TOKEN_BYTES] if position is None else self.fill_key[: (position - 1) * TOKEN_BYTES]
+
+    def add_prompt_scores(self, position: int, scores: list[TokenScore]) -> None:
+        """Scores of the prompt's tokens from `position` on. Those known from before a retraction are skipped."""
+        following = self.next_prompt_score
+        if following is not None:
+            assert position <= following, f"{self.rid}: scores of positions {following} to {position} are missing"
+            self.prompt_scores += scores[following - position :]
 
     def refill(self) -> None:
         """Start over after a retraction: prefill must compute the outputs too."""

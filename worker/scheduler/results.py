@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from worker.cache.pool import KvPool
 from worker.engine.batch import RunnerInfo, StepFailed, StepResult
-from worker.ipc.messages import FinishReason
+from worker.ipc.messages import FinishReason, TokenScore
 from worker.log_lines import StepFailedLine
 from worker.scheduler.outbox import Outbox
 from worker.scheduler.planner import Plan
@@ -18,6 +19,7 @@ from worker.scheduler.queue import WaitingQueue
 from worker.scheduler.release import Lifecycle
 from worker.scheduler.request import Request
 from worker.scheduler.rows import Int64s, RequestTable
+from worker.scheduler.scores import keep_scores
 from worker.scheduler.stats import SchedulerStats
 
 OUT_OF_VOCABULARY = "The model produced the token id {token}, which is outside its vocabulary; its output is unusable."
@@ -63,11 +65,11 @@ class ResultHandler:
             if live[index]:
                 self._lifecycle.cache_prefix(int(batch.rows[index]), int(batch.seq_lens[index]))
         used_tokens, usage = self._pool.used_tokens, self._pool.usage  # before anyone leaves
+        scores = keep_scores(plan, result, live, table) if batch.score_requests else {}
         sampled = live & batch.samples
         sampled_rows = batch.rows[sampled].astype(np.int64)
         num_decoded = int(np.count_nonzero(sampled[: batch.num_decode]))
-        self._append(sampled_rows, result.token_ids[sampled], num_decoded)
-        self._stats.steps += 1
+        self._append(sampled_rows, result.token_ids[sampled], num_decoded, scores)
         if batch.num_decode:
             self._stats.on_decode(
                 running=batch.num_decode,
@@ -88,8 +90,11 @@ class ResultHandler:
         # Whether the runner applied them is not known.
         table.rewrite(plan.batch.page_writes)
 
-    def _append(self, rows: Int64s, token_ids: npt.NDArray[np.int32], num_decoded: int) -> None:
-        """One new token for the request of each row. From `num_decoded` on it is the first after prefill."""
+    def _append(
+        self, rows: Int64s, token_ids: npt.NDArray[np.int32], num_decoded: int, scores: Mapping[int, TokenScore]
+    ) -> None:
+        """One new token for the request of each row, with its score by row. From `num_decoded` on it is the first after
+        prefill."""
         table = self._table
         kinds = self._kinds[np.minimum(token_ids.view(np.uint32), self._vocab_size)]  # negative ids are large here
         num_outputs = table.num_outputs[rows] + 1
@@ -103,16 +108,21 @@ class ResultHandler:
         deque(map(list.append, table.output_ids[plain_rows], plain_tokens), maxlen=0)
         self._outbox.add_tokens(table.rids[plain_rows].tolist(), plain_tokens)
         for request, token in zip(table.requests(rows[special]), token_ids[special].tolist(), strict=True):
-            self._append_special(request, token)
+            score = scores.get(request.row)
+            self._append_special(request, token, () if score is None else (score,))
 
-    def _append_special(self, request: Request, token: int) -> None:
+    def _append_special(self, request: Request, token: int, scores: Sequence[TokenScore]) -> None:
         """A new token that may end its request, or is the first that its client hears of."""
         if not 0 <= token < self._vocab_size:
             self._lifecycle.abort(request, 500, OUT_OF_VOCABULARY.format(token=token))
             return
+        if not request.max_new_tokens:  # only the prompt was to be computed
+            self._outbox.add(request, [], _LENGTH)
+            self._lifecycle.finish(request, 0)
+            return
         request.output_ids.append(token)
         reason = self._end_of(request, token)
-        self._outbox.add(request, [token], reason)
+        self._outbox.add(request, [token], reason, scores)
         if reason is not None:
             self._lifecycle.finish(request, len(request.output_ids))
 

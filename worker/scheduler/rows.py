@@ -49,7 +49,9 @@ class RequestTable:
         self.max_new = np.zeros(max_rows, np.int64)
         self.min_new = np.zeros(max_rows, np.int64)
         self.ignore_eos = np.zeros(max_rows, np.bool_)
-        self.surely_goes_on = np.zeros(max_rows, np.int64)  # with fewer outputs than that, only EOS can end it
+        self.scored = np.zeros(max_rows, np.bool_)  # wants log-probabilities
+        # With fewer outputs than that, a new token is news by itself unless it is EOS.
+        self.surely_goes_on = np.zeros(max_rows, np.int64)
 
     @property
     def num_free_rows(self) -> int:
@@ -103,7 +105,10 @@ class RequestTable:
         self.max_new[row] = request.max_new_tokens
         self.min_new[row] = request.sampling.min_new_tokens
         self.ignore_eos[row] = request.sampling.ignore_eos
-        self.surely_goes_on[row] = 0 if request.sampling.stop_token_ids else request.max_new_tokens
+        sampling = request.sampling
+        self.scored[row] = sampling.logprobs is not None
+        always_special = bool(sampling.stop_token_ids) or sampling.logprobs is not None
+        self.surely_goes_on[row] = 0 if always_special else request.max_new_tokens
         return row
 
     def release(self, request: Request) -> None:

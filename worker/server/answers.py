@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from worker.ipc.messages import FinishReason, GenerateRequest, TokenDelta
+from worker.ipc.messages import FinishReason, GenerateRequest, TokenDelta, TokenScore
 from worker.server.errors import RequestFault
 from worker.server.text import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What is new of an answer since it was last read. Endpoints translate chunks, and nothing else, into what their
+    clients get."""
+
+    index: int
+    first: bool
+    text: str
+    token_ids: list[int]
+    scores: list[TokenScore]  # of `token_ids`, if asked for
+    finish: FinishReason | None
 
 
 @dataclass(slots=True)
@@ -21,11 +34,16 @@ class Answer:
     started_s: float
     parts: list[str] = field(default_factory=list)  # the text in the pieces it came in
     output_ids: list[int] = field(default_factory=list)
+    scores: list[TokenScore] = field(default_factory=list)  # of `output_ids`, if asked for
+    prompt_scores: list[TokenScore] = field(default_factory=list)
     finish: FinishReason | None = None
     last: TokenDelta | None = None  # latest news
-    last_s: float = 0.0
+    streamed: bool = False
+    first_s: float = 0.0  # when its first token came
+    last_s: float = 0.0  # when its latest did
     read_parts: int = 0  # how much its reader has had
     read_tokens: int = 0
+    read_begun: bool = False
     interval_tokens: int | None = None  # per stream event, if not as the replica's settings say
 
     @property
@@ -52,36 +70,43 @@ class Answer:
     def take(self, delta: TokenDelta, now_s: float) -> None:
         """Add news. A stop string in it ends the answer before the tokens behind it."""
         self.last = delta
-        self._push(delta.token_ids, delta.finish, now_s)
+        self.prompt_scores += delta.prompt_scores
+        num_tokens = self._push(delta.token_ids, delta.finish, now_s)
+        self.scores += delta.scores[:num_tokens]
 
     def take_token(self, token: int, now_s: float) -> None:
         """Add one token; all else is as in the last delta."""
         self._push([token], None, now_s)
 
-    def _push(self, token_ids: list[int], finish: FinishReason | None, now_s: float) -> None:
+    def _push(self, token_ids: list[int], finish: FinishReason | None, now_s: float) -> int:
+        """Returns how many of the tokens count."""
         piece = self.pipeline.push(token_ids, finish)
         if piece.text:
             self.parts.append(piece.text)
         self.output_ids += token_ids[: piece.num_tokens]
         self.finish = piece.finish
         self.last_s = now_s
+        return piece.num_tokens
 
     def abort(self, status: int, message: str) -> None:
         """End it from our side."""
         self.finish = FinishReason(kind="abort", status=status, message=message)
 
-    def read_new_ids(self) -> list[int]:
-        """The token ids that nobody has read yet."""
-        new = self.output_ids[self.read_tokens :]
-        self.read_tokens = len(self.output_ids)
-        return new
+    @property
+    def has_something_to_say(self) -> bool:
+        """Whether `read` would give text, or ids where no texts are made, or the end. Tokens alone may be the beginning
+        of a character or of a stop string."""
+        if self.finish is not None:
+            return True
+        return len(self.parts) > self.read_parts if self.pipeline.makes_text else self.unread_tokens > 0
 
-    def read_new_text(self) -> str:
-        """The text that nobody has read yet."""
-        new = "".join(self.parts[self.read_parts :])
+    def read(self) -> Chunk:
+        """What nobody has read yet."""
+        start, self.read_tokens = self.read_tokens, len(self.output_ids)
+        text = "".join(self.parts[self.read_parts :])
         self.read_parts = len(self.parts)
-        self.read_tokens = len(self.output_ids)
-        return new
+        first, self.read_begun = not self.read_begun, True
+        return Chunk(self.index, first, text, self.output_ids[start:], self.scores[start:], self.finish)
 
     def fault(self) -> RequestFault | None:
         """What an aborted answer tells its client."""

@@ -11,6 +11,8 @@ MAX_STOP_CHARS = 256  # of one stop string; this much answer may be held back
 MAX_STOP_TOKEN_IDS = 64
 MAX_PROMPTS = 1024  # prompts x n of one request
 MAX_N = 128
+MAX_TOP_LOGPROBS = 20
+MAX_LISTED_LOGPROBS = 1024  # token_ids_logprob
 MAX_ID_CHARS = 256
 MAX_MESSAGES = 10_000
 MAX_TOKENS = 2**31 - 1  # numbers of tokens stay 32-bit
@@ -62,6 +64,7 @@ MinP = Annotated[float | None, Field(ge=0, le=1)]
 Penalty = Annotated[float | None, Field(ge=-2, le=2)]
 RepetitionPenalty = Annotated[float | None, Field(gt=0, le=2)]
 NumNewTokens = Annotated[int | None, Field(ge=1, le=MAX_TOKENS)]
+NumTokensOrNone = Annotated[int | None, Field(ge=0, le=MAX_TOKENS)]  # 0: the prompt is computed, nothing follows
 MinNewTokens = Annotated[int | None, Field(ge=0, le=MAX_TOKENS)]
 Stop = Annotated[
     list[str] | None,
@@ -71,6 +74,7 @@ Stop = Annotated[
 ]
 StopTokenIds = Annotated[list[int] | None, Field(max_length=MAX_STOP_TOKEN_IDS)]
 Seed = Annotated[int | None, Field(ge=-SEED_RANGE, lt=SEED_RANGE)]
+TopLogprobs = Annotated[int | None, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 Count = Annotated[int | None, Field(ge=1, le=MAX_N)]
 TokenIds = Annotated[list[int], Field(fail_fast=True)]  # without it each wrong item would become an error of its own
 Identifier = Annotated[str | None, Field(min_length=1, max_length=MAX_ID_CHARS)]

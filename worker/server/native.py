@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fastapi import Request, Response
 
 from worker.server.answers import Answer
 from worker.server.http import DONE, JsonAnswer, event, read_body
-from worker.server.native_batch import NativeBatch, native_object
+from worker.server.native_batch import NativeBatch, NativeObjects
 from worker.server.prompts import encode, new_id, start
 from worker.server.replies import stream_reply, whole_reply
 from worker.server.schemas import GenerateBody
@@ -31,11 +31,16 @@ async def generate(service: Service, request: Request) -> Response:
         stream=bool(body.stream),
     )
     single = batch.single and n == 1
+    settings = service.settings
+    objects = NativeObjects(
+        settings.weight_version,
+        serving.tokenizer.tokenizer.token_bytes if body.return_text_in_logprobs else None,
+        new_only=bool(body.stream) and settings.incremental_streaming_output,
+    )
     if body.stream:
-        return await stream_reply(request, generation, NativeChunks(single, service))
+        return await stream_reply(request, generation, NativeChunks(single, objects, service.now_s))
     await whole_reply(request, generation)
-    version = service.settings.weight_version
-    contents = [native_object(answer, service.now_s(), version) for answer in generation.answers]
+    contents = [objects.of(answer, service.now_s()) for answer in generation.answers]
     return JsonAnswer(contents[0] if single else contents)
 
 
@@ -43,15 +48,14 @@ class NativeChunks:
     """In each event everything so far, or with --incremental-streaming-output what is new; `index` tells the answers
     of a batch apart."""
 
-    def __init__(self, single: bool, service: Service) -> None:
+    def __init__(self, single: bool, objects: NativeObjects, now_s: Callable[[], float]) -> None:
         self._single = single
-        self._now_s = service.now_s
-        self._weight_version = service.settings.weight_version
-        self._new_only = service.settings.incremental_streaming_output
+        self._objects = objects
+        self._now_s = now_s
 
     def news(self, answer: Answer) -> Iterator[bytes]:
         """One event."""
-        content = native_object(answer, self._now_s(), self._weight_version, new_only=self._new_only)
+        content = self._objects.of(answer, self._now_s())
         yield event(content if self._single else content | {"index": answer.index})
 
     def end(self) -> Iterator[bytes]:

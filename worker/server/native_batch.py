@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from worker.sampling_params import LogprobsAsked
 from worker.server.answers import Answer
 from worker.server.errors import RequestFault
 from worker.server.fields import MAX_PROMPTS
+from worker.server.logprobs import NativeLogprobs, ScoredToken, TokenBytes, scored_prompt, scored_tokens
 from worker.server.prompts import Ask
 from worker.server.sampling import SamplingRules, copies
 from worker.server.schemas import GenerateBody, NativeSampling, Prompts
@@ -46,7 +49,8 @@ class NativeBatch:
         asks = []
         for i, (input_ids, (wish, at)) in enumerate(zip(encoded, wishes, strict=True)):
             param = self.param if self.single else f"{self.param}[{i}]"
-            wanted = copies(rules.for_native(wish, at), n)
+            logprobs = self._logprobs(body, i, len(input_ids))
+            wanted = copies(rules.for_native(wish, at, logprobs), n)
             length_param = f"{at}.max_new_tokens" if wish.max_new_tokens is not None else None
             asks += [Ask(input_ids, sampling, param, wish.stream_interval, length_param) for sampling in wanted]
         return asks, n
@@ -60,6 +64,33 @@ class NativeBatch:
             raise RequestFault(400, "rid must hold one id for each prompt, all different.", param="rid")
         return given if n == 1 else [f"{rid}_{j}" for rid in given for j in range(n)]
 
+    def _logprobs(self, body: GenerateBody, index: int, prompt_len: int) -> LogprobsAsked | None:
+        """What one prompt's sequences shall tell. `logprob_start_len` is the first prompt token that is listed; the
+        first one that has a log-probability is the one after it."""
+        if not self._item(body.return_logprob, index, "return_logprob"):
+            return None
+        start = self._item(body.logprob_start_len, index, "logprob_start_len")
+        if start is not None and start >= prompt_len:
+            text = f"logprob_start_len is {start}, but the prompt has {prompt_len} tokens."
+            raise RequestFault(400, text, param="logprob_start_len")
+        listed: Any = body.token_ids_logprob
+        if listed and any(not isinstance(item, int) for item in listed):
+            listed = self._item(listed, index, "token_ids_logprob")
+        return LogprobsAsked(
+            top=self._item(body.top_logprobs_num, index, "top_logprobs_num") or 0,
+            token_ids=tuple(listed or ()),
+            prompt_from=None if start is None or start < 0 else start + 1,
+        )
+
+    def _item(self, value: Any, index: int, param: str) -> Any:
+        """What a field says of one prompt: the same for all, or a list with one item for each."""
+        if not isinstance(value, list):
+            return value
+        if len(value) != len(self.prompts):
+            text = f"{param} has {len(value)} entries for {len(self.prompts)} prompts."
+            raise RequestFault(400, text, param=param)
+        return value[index]
+
     def _wishes(self, body: GenerateBody) -> list[tuple[NativeSampling, str]]:
         """Each prompt's parameters, and where in the body they stand."""
         given = body.sampling_params
@@ -71,10 +102,32 @@ class NativeBatch:
         return [(wish, f"sampling_params[{i}]") for i, wish in enumerate(given)]
 
 
-def native_object(answer: Answer, now_s: float, weight_version: str, *, new_only: bool = False) -> dict[str, object]:
-    """SGLang's answer object: text, where texts are made, and ids; all so far, or those that nobody has read yet."""
-    ids = answer.output_ids[answer.read_tokens :] if new_only else answer.output_ids
-    new_text = answer.read_new_text()
-    text = {"text": new_text if new_only else answer.text} if answer.pipeline.makes_text else {}
-    meta_info = answer.meta_info(now_s) | {"weight_version": weight_version}
-    return text | {"output_ids": ids, "meta_info": meta_info}
+@dataclass(frozen=True, slots=True)
+class NativeObjects:
+    """Makes SGLang's answer objects: text, where texts are made, ids and meta_info. `bytes_of`: texts go into lists of
+    log-probabilities; `new_only`: an object holds what nobody has read yet, instead of all so far."""
+
+    weight_version: str
+    bytes_of: TokenBytes | None = None
+    new_only: bool = False
+
+    def of(self, answer: Answer, now_s: float) -> dict[str, object]:
+        """Reads the answer."""
+        new = answer.read()
+        text, ids, scores = answer.text, answer.output_ids, answer.scores
+        if self.new_only:
+            text, ids, scores = new.text, new.token_ids, new.scores
+        meta_info = answer.meta_info(now_s) | {"weight_version": self.weight_version}
+        if answer.request.sampling.logprobs is not None:
+            meta_info |= self._logprobs(answer, answer.request.sampling.logprobs, scored_tokens(ids, scores), new.first)
+        texts = {"text": text} if answer.pipeline.makes_text else {}
+        return texts | {"output_ids": ids, "meta_info": meta_info}
+
+    def _logprobs(
+        self, answer: Answer, asked: LogprobsAsked, output: Sequence[ScoredToken], first: bool
+    ) -> dict[str, object]:
+        lists = NativeLogprobs(self.bytes_of, asked.top > 0, asked.token_ids)
+        prompt: Sequence[ScoredToken] = ()
+        if asked.prompt_from is not None and (first or not self.new_only):
+            prompt = scored_prompt(answer.request.input_ids, answer.prompt_scores)
+        return lists.fields("input", prompt) | lists.fields("output", output)

@@ -13,11 +13,20 @@ from worker.server.answers import Answer
 from worker.server.errors import RequestFault
 from worker.server.fields import MAX_PROMPTS
 from worker.server.http import JsonAnswer, read_body
-from worker.server.openai_chunks import ChatChunks, CompletionChunks, Header, completion_fields, finish_fields, usage
+from worker.server.openai_chunks import (
+    ChatChunks,
+    CompletionChunks,
+    CompletionTexts,
+    Header,
+    UsageWanted,
+    chat_choice_logprobs,
+    finish_fields,
+    usage,
+)
 from worker.server.prompts import Ask, encode, encode_chat, new_id, start
 from worker.server.replies import stream_reply, whole_reply
 from worker.server.sampling import copies
-from worker.server.schemas import ChatRequest, CompletionRequest, Message, OpenAIFields
+from worker.server.schemas import ChatRequest, CompletionRequest, Message, OpenAIFields, StreamOptions
 from worker.server.service import Service, Serving
 from worker.server.streams import Generation
 
@@ -40,16 +49,13 @@ async def completions(service: Service, request: Request) -> Response:
         raise RequestFault(400, f"{len(body.prompt)} prompts with n={body.n} make more than {MAX_PROMPTS}.", param="n")
     header = _header(service, body, "cmpl-", "text_completion")
     generation = _start(serving, body, asks, header)
-    cache_report = service.settings.enable_cache_report
+    texts = CompletionTexts(serving.tokenizer.tokenizer, generation.answers, _echoes(serving, body, generation.answers))
     if body.stream:
-        chunks = CompletionChunks(header, generation.answers, body.n or 1, _usage_wanted(service, body), cache_report)
+        chunks = CompletionChunks(header, generation.answers, body.n or 1, _usage_wanted(service, body), texts)
         return await stream_reply(request, generation, chunks)
     await whole_reply(request, generation)
-    choices = [
-        {"index": answer.index, **completion_fields(answer), "logprobs": None, **finish_fields(answer)}
-        for answer in generation.answers
-    ]
-    return _whole(header, choices, generation.answers, body, cache_report)
+    choices = [{"index": answer.index, **texts.read(answer), **finish_fields(answer)} for answer in generation.answers]
+    return _whole(service, header, choices, generation.answers, body)
 
 
 async def chat_completions(service: Service, request: Request) -> Response:
@@ -69,21 +75,21 @@ async def chat_completions(service: Service, request: Request) -> Response:
     )
     header = _header(service, body, "chatcmpl-", "chat.completion")
     generation = _start(serving, body, _asks(body, input_ids, sampling, "messages"), header)
-    cache_report = service.settings.enable_cache_report
+    tokenizer = serving.tokenizer.tokenizer
     if body.stream:
-        chunks = ChatChunks(header, generation.answers, body.n or 1, _usage_wanted(service, body), cache_report)
+        chunks = ChatChunks(header, generation.answers, body.n or 1, _usage_wanted(service, body), tokenizer)
         return await stream_reply(request, generation, chunks)
     await whole_reply(request, generation)
     choices = [
         {
             "index": answer.index,
             "message": {"role": "assistant", "content": answer.text},
-            "logprobs": None,
+            "logprobs": chat_choice_logprobs(answer, answer.read(), tokenizer),
             **finish_fields(answer),
         }
         for answer in generation.answers
     ]
-    return _whole(header, choices, generation.answers, body, cache_report)
+    return _whole(service, header, choices, generation.answers, body)
 
 
 def template_message(message: Message) -> dict[str, Any]:
@@ -113,12 +119,30 @@ def _header(service: Service, body: OpenAIFields, prefix: str, kind: str) -> Hea
     return Header(body.rid or new_id(prefix), kind, int(time.time()), service.settings.model_name)
 
 
-def _usage_wanted(service: Service, body: OpenAIFields) -> bool:
-    asked = body.stream_options.include_usage if body.stream_options is not None else None
-    return service.settings.stream_response_default_include_usage if asked is None else asked
+def _usage_wanted(service: Service, body: OpenAIFields) -> UsageWanted:
+    options = body.stream_options or StreamOptions()
+    asked = options.include_usage
+    at_end = service.settings.stream_response_default_include_usage if asked is None else asked
+    return UsageWanted(at_end, bool(options.continuous_usage_stats), service.settings.enable_cache_report)
+
+
+def _echoes(serving: Serving, body: CompletionRequest, answers: Sequence[Answer]) -> list[str] | None:
+    """The text of each answer's prompt, if it shall be repeated: as the client wrote it, unless it had to be cut."""
+    if not body.echo:
+        return None
+    echoes = []
+    for answer in answers:
+        given = body.prompt[answer.index // (body.n or 1)]
+        cut = serving.limits.auto_truncate and answer.prompt_tokens >= serving.ready.max_req_input_len
+        if isinstance(given, str) and not cut:
+            echoes.append(given)
+        else:
+            echoes.append(serving.tokenizer.tokenizer.decode(answer.request.input_ids))
+    return echoes
 
 
 def _whole(
-    header: Header, choices: list[dict[str, Any]], answers: Sequence[Answer], body: OpenAIFields, cache_report: bool
+    service: Service, header: Header, choices: list[dict[str, Any]], answers: Sequence[Answer], body: OpenAIFields
 ) -> Response:
-    return JsonAnswer(header.fields(choices) | {"usage": usage(answers, body.n or 1, cache_report)})
+    counts = usage(answers, body.n or 1, service.settings.enable_cache_report)
+    return JsonAnswer(header.fields(choices) | {"usage": counts})

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from common.errors import UserError
 from worker.config import WorkerSettings
 from worker.ipc.messages import SchedulerReady
-from worker.sampling_params import TOP_K_ALL, SamplingParams
+from worker.sampling_params import TOP_K_ALL, LogprobsAsked, SamplingParams
 from worker.server.errors import RequestFault, from_validation
 from worker.server.fields import SEED_RANGE
 from worker.server.schemas import ChatRequest, CompletionRequest, NativeSampling, SamplingFields
@@ -85,23 +85,37 @@ class SamplingRules:
 
     def for_completion(self, request: CompletionRequest) -> SamplingParams:
         """/v1/completions: 16 tokens unless it says otherwise."""
-        limit = request.max_tokens or self.preferred.max_new_tokens or COMPLETION_MAX_TOKENS
-        return self._params(request, _Lengths(limit, request.min_tokens, request.seed))
+        limit = _given(request.max_tokens, self.preferred.max_new_tokens or COMPLETION_MAX_TOKENS)
+        if limit == 0 and not request.echo:
+            raise RequestFault(400, "max_tokens: must be at least 1, or 0 together with echo.", param="max_tokens")
+        logprobs = None
+        if request.logprobs is not None:
+            logprobs = LogprobsAsked(top=request.logprobs, prompt_from=1 if request.echo else None)
+        return self._params(request, _Lengths(limit, request.min_tokens, request.seed), logprobs)
 
     def for_chat(self, request: ChatRequest) -> SamplingParams:
         """/v1/chat/completions: up to the context limit unless it says otherwise."""
+        if request.max_tokens == 0:
+            raise RequestFault(400, "max_tokens: must be at least 1.", param="max_tokens")
         limit = request.max_completion_tokens or request.max_tokens or self.preferred.max_new_tokens
-        return self._params(request, _Lengths(limit, request.min_tokens, request.seed))
+        if request.top_logprobs and not request.logprobs:
+            raise RequestFault(400, "top_logprobs needs logprobs to be true.", param="top_logprobs")
+        logprobs = LogprobsAsked(top=request.top_logprobs or 0) if request.logprobs else None
+        return self._params(request, _Lengths(limit, request.min_tokens, request.seed), logprobs)
 
-    def for_native(self, request: NativeSampling, at: str = "sampling_params") -> SamplingParams:
+    def for_native(
+        self, request: NativeSampling, at: str = "sampling_params", logprobs: LogprobsAsked | None = None
+    ) -> SamplingParams:
         """`sampling_params` of /generate: 128 tokens unless it says otherwise; null means up to the context limit."""
         sayer = next((s for s in (request, self.preferred) if "max_new_tokens" in s.model_fields_set), None)
         limit = sayer.max_new_tokens if sayer is not None else NATIVE_MAX_NEW_TOKENS
         least, seed = request.min_new_tokens, request.sampling_seed
-        return self._params(request, _Lengths(limit, least, seed, "max_new_tokens", "min_new_tokens", f"{at}."))
+        lengths = _Lengths(limit, least, seed, "max_new_tokens", "min_new_tokens", f"{at}.")
+        return self._params(request, lengths, logprobs)
 
-    def _params(self, asked: SamplingFields, asked_lengths: _Lengths) -> SamplingParams:
+    def _params(self, asked: SamplingFields, asked_lengths: _Lengths, logprobs: LogprobsAsked | None) -> SamplingParams:
         asked_lengths.check()
+        self._check_logprobs(logprobs, "logprobs" if not asked_lengths.at else "return_logprob")
         fields, own = self._with_preferred(asked), asked_lengths.or_else(self.preferred)
         if not self.has_text:
             own.check_no_text(fields)
@@ -123,7 +137,18 @@ class SamplingRules:
             skip_special_tokens=_given(fields.skip_special_tokens, True),
             no_stop_trim=bool(fields.no_stop_trim),
             seed=None if own.seed is None else own.seed % SEED_RANGE,
+            logprobs=logprobs,
         )
+
+    def _check_logprobs(self, logprobs: LogprobsAsked | None, param: str) -> None:
+        if logprobs is None:
+            return
+        if not self.limits.has_logits:
+            raise RequestFault(400, f"{param}: a simulated device has no probabilities.", param=param)
+        check_token_ids(logprobs.token_ids, self.limits.vocab_size, "token_ids_logprob")
+        if logprobs.top > self.limits.vocab_size:
+            text = f"This model has {self.limits.vocab_size} tokens; {logprobs.top} best ones cannot be told."
+            raise RequestFault(400, text, param=param)
 
     def _with_preferred(self, asked: SamplingFields) -> SamplingFields:
         """What was asked for, and in the fields left open what the server prefers."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from worker.server.fields import (
+    MAX_LISTED_LOGPROBS,
     MAX_MESSAGES,
     MAX_PROMPTS,
+    MAX_TOKENS,
+    MAX_TOP_LOGPROBS,
     Body,
     Count,
     Identifier,
     MinNewTokens,
     MinP,
     NumNewTokens,
+    NumTokensOrNone,
     Penalty,
     Priority,
     RepetitionPenalty,
@@ -24,6 +28,7 @@ from worker.server.fields import (
     Temperature,
     TokenIds,
     TopK,
+    TopLogprobs,
     TopP,
     Unbuilt,
     unbuilt,
@@ -78,7 +83,7 @@ class StreamOptions(Body):
     """OpenAI's stream_options."""
 
     include_usage: bool | None = None
-    continuous_usage_stats: Unbuilt = None
+    continuous_usage_stats: bool | None = None
 
 
 class ResponseFormat(Body):
@@ -91,7 +96,7 @@ class OpenAIFields(SamplingFields):
     """What completions and chat have in common."""
 
     model: Annotated[str, Field(max_length=1024)] | None = None
-    max_tokens: NumNewTokens = None
+    max_tokens: NumTokensOrNone = None
     min_tokens: MinNewTokens = None
     seed: Seed = None
     stream: bool | None = None
@@ -111,8 +116,8 @@ class CompletionRequest(OpenAIFields):
     """POST /v1/completions."""
 
     prompt: Annotated[Prompts, BeforeValidator(_as_prompts)]
-    logprobs: Annotated[Any, unbuilt()] = None
-    echo: Unbuilt = None
+    logprobs: TopLogprobs = None
+    echo: bool | None = None
     suffix: Unbuilt = None
     best_of: Annotated[Any, unbuilt(1)] = None
 
@@ -148,8 +153,8 @@ class ChatRequest(OpenAIFields):
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: Annotated[str, Field(max_length=32)] | None = None
-    logprobs: Unbuilt = None
-    top_logprobs: Unbuilt = None
+    logprobs: bool | None = None
+    top_logprobs: TopLogprobs = None
     tools: Unbuilt = None
     tool_choice: Annotated[Any, unbuilt("none", "auto")] = None
     functions: Unbuilt = None
@@ -166,7 +171,7 @@ class NativeSampling(SamplingFields):
 
     model_config = ConfigDict(extra="forbid")
 
-    max_new_tokens: NumNewTokens = None
+    max_new_tokens: NumTokensOrNone = None
     min_new_tokens: MinNewTokens = None
     sampling_seed: Seed = None
     spaces_between_special_tokens: Annotated[Any, unbuilt(True)] = None
@@ -174,6 +179,13 @@ class NativeSampling(SamplingFields):
     structural_tag: Unbuilt = None
     custom_params: Unbuilt = None
     beam_width: Unbuilt = None
+
+
+_T = TypeVar("_T")
+EachPrompt = Annotated[list[_T], Field(min_length=1, max_length=MAX_PROMPTS)]
+StartLen = Annotated[int, Field(ge=-1, le=MAX_TOKENS)]
+NumTopLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
+ListedIds = Annotated[list[int], Field(max_length=MAX_LISTED_LOGPROBS, fail_fast=True)]
 
 
 class GenerateBody(Body):
@@ -191,7 +203,11 @@ class GenerateBody(Body):
     image_data: Unbuilt = None
     video_data: Unbuilt = None
     audio_data: Unbuilt = None
-    return_logprob: Unbuilt = None
+    return_logprob: bool | EachPrompt[bool] | None = None
+    logprob_start_len: StartLen | EachPrompt[StartLen] | None = None
+    top_logprobs_num: NumTopLogprobs | EachPrompt[NumTopLogprobs] | None = None
+    token_ids_logprob: ListedIds | EachPrompt[ListedIds | None] | None = None
+    return_text_in_logprobs: bool | None = None
     return_hidden_states: Unbuilt = None
     lora_path: Unbuilt = None
     session_params: Unbuilt = None

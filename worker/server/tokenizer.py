@@ -43,6 +43,10 @@ class TextCodec(Protocol):
         """The text of token ids as the tokenizer itself sees it."""
         ...
 
+    def token_bytes(self, token_id: int, *, specials: bool = True) -> bytes:
+        """The bytes of one token's text. Without `specials` special tokens have none."""
+        ...
+
     def least_tokens(self, text: str) -> int:
         """A count that `encode` cannot go below, without encoding: no token stands for more than the longest one."""
         ...
@@ -68,6 +72,9 @@ class NoTokenizer:
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         raise RequestFault(400, NO_TEXTS)
+
+    def token_bytes(self, token_id: int, *, specials: bool = True) -> bytes:
+        return f"token_id:{token_id}".encode()
 
     def least_tokens(self, text: str) -> int:
         return 0
@@ -101,6 +108,10 @@ class Tokenizer(ModelTokenizer):
     def table(self, *, skip_special_tokens: bool) -> TokenTable:
         """Token texts by a request's wish."""
         return self.shown if skip_special_tokens else self.shown_with_specials
+
+    def token_bytes(self, token_id: int, *, specials: bool = True) -> bytes:
+        """The bytes of one token's text. Without `specials` special tokens have none."""
+        return self.table(skip_special_tokens=not specials)[token_id]
 
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], *, continue_final_message: bool, variables: Mapping[str, Any]

@@ -35,7 +35,7 @@ class DecodeGraphs:
         size = padded_size(self._sizes[cascade], batch_size)
         return None if size is None else GraphKey(size, cascade)
 
-    def capture(self, run: Callable[[GraphKey], Callable[[], None]], progress: Progress) -> None:
+    def capture(self, run: Callable[[GraphKey], Callable[[], object]], progress: Progress) -> None:
         """Capture all, largest first, so that smaller ones fit into the memory of larger ones. `run(key)` prepares a
         pass of padding and returns what computes it."""
         keys = [GraphKey(size, cascade) for cascade, sizes in self._sizes.items() for size in sizes]
@@ -62,7 +62,7 @@ class DecodeGraphs:
         self._graphs.clear()
 
 
-def obstacle_to_capture(compute: Callable[[], None]) -> str | None:
+def obstacle_to_capture(compute: Callable[[], object]) -> str | None:
     """Why no graph can hold what `compute` launches: torch's words where it waits for the GPU, None if it does not."""
     compute()  # what is done once may wait
     with warnings.catch_warnings():
@@ -77,7 +77,7 @@ def obstacle_to_capture(compute: Callable[[], None]) -> str | None:
     return None
 
 
-def _captured(compute: Callable[[], None], memory: Any) -> torch.cuda.CUDAGraph:
+def _captured(compute: Callable[[], object], memory: Any) -> torch.cuda.CUDAGraph:
     for _ in range(2):  # lets libraries and the compiler do what they do once
         compute()
     torch.cuda.synchronize()

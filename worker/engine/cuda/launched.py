@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from worker.engine.batch import ForwardBatch, Int32s, StepFailed, StepResult
+from worker.engine.logprobs import ScoredTokens, in_order
 from worker.engine.out_of_memory import step_failed
 
 
@@ -17,6 +18,7 @@ class LaunchedStep:
     """Outcome i of `fetch`, which waits for the pass, belongs to sequence `sequences[i]` of `batch`."""
 
     fetch: Callable[[], Int32s]
+    scored: Sequence[ScoredTokens]  # on their way to the host, there once `fetch` has returned
     sequences: npt.NDArray[np.int64]
     batch: ForwardBatch
     cuda_graph: bool
@@ -30,4 +32,4 @@ class LaunchedStep:
             raise StepFailed("The model computed numbers that are not finite.")
         token_ids = np.full(len(self.batch.rows), -1, np.int32)
         token_ids[self.sequences] = outcomes
-        return StepResult(token_ids=token_ids, cuda_graph=self.cuda_graph)
+        return StepResult(token_ids, self.cuda_graph, in_order(self.batch, self.scored))

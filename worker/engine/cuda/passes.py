@@ -139,8 +139,11 @@ class Passes:
         """Bring the device's page table up to date; before `compute`."""
         write_pages(self._device_table, work.page_writes)
 
-    def compute(self, work: DevicePass) -> None:
-        """Forward and greedy choice: fills `work.token_ids` and the next-token table. Only launches kernels."""
+    def compute(self, work: DevicePass) -> torch.Tensor | None:
+        """Forward and greedy choice: fills `work.token_ids` and the next-token table. Only launches kernels.
+
+        Returns the final hidden states [T, hidden size]; None where kernels for one decode alone skip making them.
+        """
         if len(work.rows):
             decode_inputs(
                 self._device_table,
@@ -155,16 +158,15 @@ class Passes:
                 self._decode_pages,
                 self._table.page_size,
             )
-        if len(work.sampled_rows):
-            argmax_into(self._logits(work), work.sampled_rows, work.token_ids, self.next_tokens)
-        else:
-            self._hidden(work)
-
-    def _logits(self, work: DevicePass) -> torch.Tensor:
         if self._single is not None and work.sampled is None and len(work.rows) == 1:
-            return self._single.logits(work.ids, work.attention)
+            logits = self._single.logits(work.ids, work.attention)
+            argmax_into(logits, work.sampled_rows, work.token_ids, self.next_tokens)
+            return None
         hidden = self._hidden(work)
-        return self._model.logits(hidden if work.sampled is None else hidden.index_select(0, work.sampled))
+        if len(work.sampled_rows):
+            logits = self._model.logits(hidden if work.sampled is None else hidden.index_select(0, work.sampled))
+            argmax_into(logits, work.sampled_rows, work.token_ids, self.next_tokens)
+        return hidden
 
     def _hidden(self, work: DevicePass) -> torch.Tensor:
         self._attention.current = work.attention

@@ -25,6 +25,7 @@ from worker.engine.cuda.prefix_groups import PrefixGroups
 from worker.engine.cuda.sampling import CudaSampling
 from worker.engine.cuda.staging import ResultSlots, Staging
 from worker.engine.loading import compute_dtype, load_model
+from worker.engine.logprobs import ScoredTokens, prompt_requests, sampled_requests, score, score_prompt
 from worker.engine.memory import kv_bytes_per_token
 from worker.engine.out_of_memory import step_failed, told_to_the_user
 from worker.engine.page_table import PageTable
@@ -103,9 +104,10 @@ class CudaRunner:
         self._table.apply(batch.page_writes)
         try:
             self._sampling.admit(batch.admissions)
-            work, captured = self._launch_pass(batch)
+            work, captured, hidden = self._launch_pass(batch)
             outcome = self._sampling.choose(batch, work)
-            return LaunchedStep(self._results.fetch(outcome), work.sequences, batch, captured)
+            scored = self._score(batch, work, hidden) if batch.score_requests else ()
+            return LaunchedStep(self._results.fetch(outcome), scored, work.sequences, batch, captured)
         except (MemoryError, RuntimeError) as error:
             failed = step_failed(error, batch, where="GPU")
         # The traceback, and with it the pass's tensors, is gone here. What was launched of the pass may still be
@@ -123,8 +125,8 @@ class CudaRunner:
         self._graphs.clear()
         del self._model, self._passes
 
-    def _launch_pass(self, batch: ForwardBatch) -> tuple[DevicePass, bool]:
-        """Also: whether a graph computes it."""
+    def _launch_pass(self, batch: ForwardBatch) -> tuple[DevicePass, bool, torch.Tensor | None]:
+        """Also: whether a graph computes it, and the final hidden states, which passes with prompts always have."""
         grouping = self._groups.find(batch) if self._cascade else alone(batch.seq_lens[: batch.num_decode])
         cascade = bool(grouping.groups)
         key = None
@@ -137,9 +139,23 @@ class CudaRunner:
         work = self._build(batch, grouping, shape)
         self._passes.enter_pages(work)
         if shape.fixed and key is not None and self._graphs.replay(key):
-            return work, True
-        self._passes.compute(work)
-        return work, False
+            return work, True, None
+        return work, False, self._passes.compute(work)
+
+    def _score(self, batch: ForwardBatch, work: DevicePass, hidden: torch.Tensor | None) -> list[ScoredTokens]:
+        """Log-probabilities, on their way to the host. Those of the prompt come last: their logits take the place of
+        the sampled ones."""
+        scored = []
+        if wishes := sampled_requests(batch):
+            place_of = {sequence: place for place, sequence in enumerate(work.sequences.tolist())}
+            places = torch.tensor([place_of[wish.index] for wish in wishes], device=work.token_ids.device)
+            logits = self._head.latest(len(work.sampled_rows)).index_select(0, places)
+            scored.append(score(logits, work.token_ids.index_select(0, places).long(), wishes))
+        starts = np.cumsum(batch.query_lens) - batch.query_lens
+        for request in prompt_requests(batch):
+            assert hidden is not None
+            scored.append(score_prompt(request, hidden, self._model.logits, int(starts[request.index])))
+        return [each.fetch() for each in scored]
 
     def _build(self, batch: ForwardBatch, grouping: Grouping, shape: PassShape) -> DevicePass:
         staging = self._graph_staging if shape.fixed else self._staging
@@ -187,7 +203,7 @@ class CudaRunner:
             log.warning("Decodes run without CUDA graphs: the model's code waits for the GPU (%s).", obstacle)
         return obstacle is None
 
-    def _padding(self, key: GraphKey) -> Callable[[], None]:
+    def _padding(self, key: GraphKey) -> Callable[[], object]:
         """A pass of `key.size` paddings, in the memory that later passes of this key will fill."""
         work = self._build(_NOTHING, alone(_NOTHING.seq_lens), PassShape(key.size, fixed=True, cascade=key.cascade))
         return lambda: self._passes.compute(work)

@@ -72,6 +72,7 @@ class SimRunner:
             kv_bytes_per_token=memory.kv_bytes_per_token,
             available_memory_bytes=_left_bytes(memory, size.num_pages * page_size),
             overlaps=True,
+            has_logits=False,
         )
 
     @property

@@ -1,0 +1,190 @@
+"""One table of everything a client can get wrong: where, what, and the error it must be told.
+
+A row: path, fields changed in a good body, status, param. The error's type follows from the status (see check_error).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.helpers.openai_errors import check_error
+from tests.helpers.replica_app import App, serving
+from worker.server.tokenizer import Tokenizer
+
+CHAT, TEXT, NATIVE = "/v1/chat/completions", "/v1/completions", "/generate"
+HI = [{"role": "user", "content": "hi"}]
+NAN, INF = float("nan"), float("inf")
+IMAGE = [{"type": "image_url", "image_url": {"url": "http://x/y.png"}}]
+
+FAULTS: list[tuple[str, dict[str, Any], int, str | None]] = [
+    (CHAT, {"messages": []}, 400, "messages"),
+    (CHAT, {"messages": None}, 400, "messages"),
+    (CHAT, {"messages": "hi"}, 400, "messages"),
+    (CHAT, {"messages": [{"role": "user"}, 5]}, 400, "messages[1]"),
+    (CHAT, {"messages": [{"content": "hi"}]}, 400, "messages[0].role"),
+    (CHAT, {"messages": [{"role": "king", "content": "hi"}]}, 400, "messages[0].role"),
+    (CHAT, {"messages": [{"role": "user", "content": 5}]}, 400, "messages[0].content"),
+    (CHAT, {"messages": [{"role": "user", "content": IMAGE}]}, 400, "messages[0].content"),
+    (CHAT, {"messages": [{"role": "user", "content": ["hi"]}]}, 400, "messages[0].content"),
+    (CHAT, {"messages": [{"role": "tool", "content": "hi"}]}, 400, "messages"),  # the template refuses it
+    (CHAT, {"messages": [{"role": "user", "content": "x" * 600}]}, 400, "messages"),
+    (CHAT, {"messages": [*HI, {"role": "assistant", "tool_calls": [{"id": "1"}]}]}, 400, "messages[1].tool_calls"),
+    (CHAT, {"model": "other"}, 404, "model"),
+    (CHAT, {"model": 5}, 400, "model"),
+    (CHAT, {"max_tokens": 0}, 400, "max_tokens"),
+    (CHAT, {"max_tokens": -1}, 400, "max_tokens"),
+    (CHAT, {"max_tokens": 2.5}, 400, "max_tokens"),
+    (CHAT, {"max_tokens": "5"}, 400, "max_tokens"),
+    (CHAT, {"max_tokens": 10**30}, 400, "max_tokens"),
+    (CHAT, {"max_tokens": 512}, 400, "max_tokens"),  # with the prompt over the context
+    (CHAT, {"max_completion_tokens": 0}, 400, "max_completion_tokens"),
+    (CHAT, {"max_tokens": 3, "min_tokens": 4}, 400, "min_tokens"),
+    (CHAT, {"temperature": -0.1}, 400, "temperature"),
+    (CHAT, {"temperature": NAN}, 400, "temperature"),
+    (CHAT, {"temperature": INF}, 400, "temperature"),
+    (CHAT, {"temperature": "hot"}, 400, "temperature"),
+    (CHAT, {"temperature": True}, 400, "temperature"),
+    (CHAT, {"top_p": 0}, 400, "top_p"),
+    (CHAT, {"top_p": 1.1}, 400, "top_p"),
+    (CHAT, {"top_p": NAN}, 400, "top_p"),
+    (CHAT, {"top_k": 0}, 400, "top_k"),
+    (CHAT, {"top_k": -2}, 400, "top_k"),
+    (CHAT, {"min_p": -0.1}, 400, "min_p"),
+    (CHAT, {"min_p": NAN}, 400, "min_p"),
+    (CHAT, {"frequency_penalty": 2.1}, 400, "frequency_penalty"),
+    (CHAT, {"presence_penalty": -2.1}, 400, "presence_penalty"),
+    (CHAT, {"presence_penalty": NAN}, 400, "presence_penalty"),
+    (CHAT, {"repetition_penalty": 0}, 400, "repetition_penalty"),
+    (CHAT, {"repetition_penalty": 2.5}, 400, "repetition_penalty"),
+    (CHAT, {"seed": 2**63}, 400, "seed"),
+    (CHAT, {"seed": 1.5}, 400, "seed"),
+    (CHAT, {"n": 0}, 400, "n"),
+    (CHAT, {"n": 129}, 400, "n"),
+    (CHAT, {"stop": 5}, 400, "stop"),
+    (CHAT, {"stop": [""]}, 400, "stop"),
+    (CHAT, {"stop": ["x" * 257]}, 400, "stop"),
+    (CHAT, {"stop": ["x"] * 17}, 400, "stop"),
+    (CHAT, {"stop": ["ok", 5]}, 400, "stop[1]"),
+    (CHAT, {"stop_token_ids": [301]}, 400, "stop_token_ids"),
+    (CHAT, {"stop_token_ids": [-1]}, 400, "stop_token_ids"),
+    (CHAT, {"stop_token_ids": [1] * 65}, 400, "stop_token_ids"),
+    (CHAT, {"stream": "yes"}, 400, "stream"),
+    (CHAT, {"stream_options": {"include_usage": 5}}, 400, "stream_options.include_usage"),
+    (CHAT, {"rid": ""}, 400, "rid"),
+    (CHAT, {"rid": "x" * 257}, 400, "rid"),
+    (CHAT, {"priority": 2**40}, 400, "priority"),
+    (CHAT, {"chat_template_kwargs": 5}, 400, "chat_template_kwargs"),
+    (CHAT, {"logprobs": 5}, 400, "logprobs"),
+    (CHAT, {"top_logprobs": 5}, 400, "top_logprobs"),  # without logprobs
+    (CHAT, {"logprobs": True, "top_logprobs": 21}, 400, "top_logprobs"),
+    (CHAT, {"logprobs": True, "top_logprobs": -1}, 400, "top_logprobs"),
+    (CHAT, {"logprobs": True, "top_logprobs": "5"}, 400, "top_logprobs"),
+    (CHAT, {"stream_options": {"continuous_usage_stats": 5}}, 400, "stream_options.continuous_usage_stats"),
+    # what this server does not do
+    (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "tools"),
+    (CHAT, {"tool_choice": "required"}, 400, "tool_choice"),
+    (CHAT, {"logit_bias": {"5": 1.0}}, 400, "logit_bias"),
+    (CHAT, {"response_format": {"type": "json_object"}}, 400, "response_format.type"),
+    (CHAT, {"response_format": {"type": "json_schema", "json_schema": {}}}, 400, "response_format.type"),
+    (CHAT, {"regex": "a+"}, 400, "regex"),
+    (CHAT, {"lora_path": "x"}, 400, "lora_path"),
+    (CHAT, {"modalities": ["text", "audio"]}, 400, "modalities"),
+    (TEXT, {"prompt": None}, 400, "prompt"),
+    (TEXT, {"prompt": ""}, 400, "prompt"),
+    (TEXT, {"prompt": []}, 400, "prompt"),
+    (TEXT, {"prompt": [[]]}, 400, "prompt"),
+    (TEXT, {"prompt": ["a", ""]}, 400, "prompt[1]"),
+    (TEXT, {"prompt": ["a", 5]}, 400, "prompt"),
+    (TEXT, {"prompt": [1, "a"]}, 400, "prompt"),
+    (TEXT, {"prompt": {"text": "a"}}, 400, "prompt"),
+    (TEXT, {"prompt": [True, False]}, 400, "prompt"),
+    (TEXT, {"prompt": ["a"] * 1025}, 400, "prompt"),
+    (TEXT, {"prompt": ["a"] * 100, "n": 11}, 400, "n"),
+    (TEXT, {"prompt": [5, 301]}, 400, "prompt"),
+    (TEXT, {"prompt": [-1]}, 400, "prompt"),
+    (TEXT, {"prompt": [10**30]}, 400, "prompt"),
+    (TEXT, {"prompt": [[5], [301]]}, 400, "prompt[1]"),
+    (TEXT, {"prompt": [5] * 512}, 400, "prompt"),  # context
+    (TEXT, {"prompt": [5] * 300}, 400, "prompt"),  # pool
+    (TEXT, {"prompt": "x" * 100_000}, 400, "prompt"),
+    (TEXT, {"max_tokens": 0}, 400, "max_tokens"),
+    (TEXT, {"max_tokens": -1}, 400, "max_tokens"),
+    (TEXT, {"echo": "yes"}, 400, "echo"),
+    (TEXT, {"logprobs": 21}, 400, "logprobs"),
+    (TEXT, {"logprobs": -1}, 400, "logprobs"),
+    (TEXT, {"logprobs": True}, 400, "logprobs"),
+    (TEXT, {"logprobs": 1.5}, 400, "logprobs"),
+    (TEXT, {"suffix": "x"}, 400, "suffix"),
+    (TEXT, {"best_of": 2}, 400, "best_of"),
+    (TEXT, {"model": "tiny:adapter"}, 404, "model"),
+    (NATIVE, {"text": None}, 400, "text"),
+    (NATIVE, {"input_ids": [5]}, 400, "text"),
+    (NATIVE, {"text": 5}, 400, "text"),
+    (NATIVE, {"text": []}, 400, "text"),
+    (NATIVE, {"text": ""}, 400, "text"),
+    (NATIVE, {"text": ["a", ""]}, 400, "text[1]"),
+    (NATIVE, {"text": None, "input_ids": []}, 400, "input_ids"),
+    (NATIVE, {"text": None, "input_ids": [5, "x"]}, 400, "input_ids[1]"),
+    (NATIVE, {"text": None, "input_ids": [[5], []]}, 400, "input_ids[1]"),
+    (NATIVE, {"text": None, "input_ids": [301]}, 400, "input_ids"),
+    (NATIVE, {"text": None, "input_ids": [5] * 300}, 400, "input_ids"),
+    (NATIVE, {"sampling_params": {"temperature": -1}}, 400, "sampling_params.temperature"),
+    (NATIVE, {"sampling_params": {"max_tokens": 5}}, 400, "sampling_params.max_tokens"),  # misspelt
+    (NATIVE, {"sampling_params": {"max_new_tokens": -1}}, 400, "sampling_params.max_new_tokens"),
+    (NATIVE, {"sampling_params": {"min_new_tokens": 200}}, 400, "sampling_params.min_new_tokens"),
+    (NATIVE, {"sampling_params": {"stop_token_ids": [301]}}, 400, "sampling_params.stop_token_ids"),
+    (NATIVE, {"sampling_params": {"json_schema": "{}"}}, 400, "sampling_params.json_schema"),
+    (NATIVE, {"sampling_params": [{}, {}]}, 400, "sampling_params"),
+    (NATIVE, {"text": ["a", "b"], "sampling_params": [{}, {"top_p": 0}]}, 400, "sampling_params[1].top_p"),
+    (NATIVE, {"text": ["a", "b"], "sampling_params": [{"n": 1}, {"n": 2}]}, 400, "sampling_params"),
+    (NATIVE, {"text": ["a", "b"], "rid": ["x", "x"]}, 400, "rid"),
+    (NATIVE, {"text": ["a", "b"], "rid": ["x"]}, 400, "rid"),
+    (NATIVE, {"return_logprob": "yes"}, 400, "return_logprob"),
+    (NATIVE, {"text": ["a", "b"], "return_logprob": [True]}, 400, "return_logprob"),
+    (NATIVE, {"return_logprob": True, "logprob_start_len": -2}, 400, "logprob_start_len"),
+    (NATIVE, {"return_logprob": True, "logprob_start_len": 50}, 400, "logprob_start_len"),
+    (NATIVE, {"return_logprob": True, "logprob_start_len": 2**40}, 400, "logprob_start_len"),
+    (NATIVE, {"text": ["a", "b"], "return_logprob": True, "logprob_start_len": [0]}, 400, "logprob_start_len"),
+    (NATIVE, {"return_logprob": True, "top_logprobs_num": -1}, 400, "top_logprobs_num"),
+    (NATIVE, {"return_logprob": True, "top_logprobs_num": 302}, 400, "top_logprobs_num"),
+    (NATIVE, {"return_logprob": True, "token_ids_logprob": [301]}, 400, "token_ids_logprob"),
+    (NATIVE, {"return_logprob": True, "token_ids_logprob": [-1]}, 400, "token_ids_logprob"),
+    (NATIVE, {"return_logprob": True, "token_ids_logprob": [1] * 1025}, 400, "token_ids_logprob"),
+    (NATIVE, {"return_logprob": True, "token_ids_logprob": "all"}, 400, "token_ids_logprob"),
+    (NATIVE, {"text": ["a", "b"], "return_logprob": True, "token_ids_logprob": [[1]]}, 400, "token_ids_logprob"),
+    (NATIVE, {"image_data": "x"}, 400, "image_data"),
+    ("/tokenize", {}, 400, "prompt"),
+    ("/tokenize", {"prompt": "a", "messages": HI}, 400, "prompt"),
+    ("/tokenize", {"messages": []}, 400, "messages"),
+    ("/detokenize", {}, 400, "tokens"),
+    ("/detokenize", {"tokens": [301]}, 400, "tokens"),
+    ("/detokenize", {"tokens": ["a"]}, 400, "tokens[0]"),
+    ("/abort_request", {"rid": 5}, 400, "rid"),
+]
+GOOD: dict[str, dict[str, Any]] = {CHAT: {"messages": HI}, TEXT: {"prompt": "hi"}, NATIVE: {"text": "hi"}}
+
+
+@pytest.fixture
+async def app(tokenizer: Tokenizer) -> AsyncIterator[App]:
+    async with serving(tokenizer, max_body_bytes=200_000) as app:
+        yield app
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_every_fault_names_its_field(app: App, stream: bool) -> None:
+    """One app for the whole table: a server per row would take most of a minute."""
+    for path, change, status, param in FAULTS:
+        body = GOOD.get(path, {}) | change
+        if stream and "stream" not in change and path in GOOD:
+            body["stream"] = True
+        response = await app.client.post(path, content=json.dumps(body))  # writes NaN too, which strict writers refuse
+        try:
+            check_error(response, status, param)
+        except AssertionError as error:
+            raise AssertionError(f"{path} with {str(change)[:200]}") from error
+    assert app.scheduler.received == []  # nothing faulty reached the scheduler
+    assert app.service.num_live == 0
