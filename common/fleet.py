@@ -24,9 +24,11 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     max_total_num_tokens: int = 0
     max_running_requests: int = 0
     restarts: int = 0
+    version: str = ""  # of its settings; replicas differ in it during a rolling update
     node: str = ""
     pid: int = 0  # the frontend process
     message: str = ""  # why it failed, for people
+    crash_looping: bool = False  # several lives in a row were short
 
 
 class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True):

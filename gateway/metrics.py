@@ -1,72 +1,63 @@
-"""The gateway's metrics, but for admission's (gateway/admission/metrics.py). The data path counts in plain numbers;
-Prometheus families are made when it asks."""
+"""What the data path counts, in plain numbers; Prometheus families named canopy_gateway_* are made when it asks.
+
+Other parts of the gateway have metrics of their own: admission/, fleet/, kv_events/, proxy/ and routing/metrics.py.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from common.metrics import Histogram, counter, gauge
 from gateway.fleet.registry import Snapshot
 from gateway.fleet.worker import WorkerStatus
 from gateway.resilience.breaker import BreakerState
 from gateway.routing.shadow import ShadowTally
 
-_BUCKETS_S = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-    120.0,
-    300.0,
-    600.0,
+DURATION_BUCKETS_S = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
+_GAP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0)
+_CHOICE_BUCKETS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
 _PREFIX = "canopy_gateway_"
 
 
-class Histogram:
-    """Observations of one label set."""
+class _Served:
+    """Answers of one endpoint by one model's workers."""
 
-    __slots__ = ("_counts", "_sum")
+    __slots__ = ("durations_s", "statuses", "ttfts_s")
 
     def __init__(self) -> None:
-        self._counts = [0] * (len(_BUCKETS_S) + 1)
-        self._sum = 0.0
+        self.statuses: dict[int, int] = {}
+        self.durations_s = Histogram(DURATION_BUCKETS_S)
+        self.ttfts_s = Histogram(DURATION_BUCKETS_S)
 
-    def observe(self, seconds: float) -> None:
-        """Enter one duration."""
-        self._counts[bisect_left(_BUCKETS_S, seconds)] += 1
-        self._sum += seconds
 
-    def add_to(self, family: HistogramMetricFamily, labels: list[str]) -> None:
-        """Write cumulative buckets."""
-        buckets, total = [], 0
-        for bound, count in zip((*map(str, _BUCKETS_S), "+Inf"), self._counts, strict=True):
-            total += count
-            buckets.append((bound, float(total)))
-        family.add_metric(labels, buckets, self._sum)
+class _Tokens:
+    """Tokens of one model. `gaps_s`: times between pieces of streams that are not in the histogram yet."""
+
+    __slots__ = ("cached", "completion", "gaps_s", "itl_s", "prompt")
+
+    def __init__(self) -> None:
+        self.prompt = self.cached = self.completion = 0
+        self.gaps_s: list[float] = []
+        self.itl_s = Histogram(_GAP_BUCKETS_S)
+
+    def fold(self) -> None:
+        self.itl_s.observe_all(self.gaps_s)
+        self.gaps_s.clear()
 
 
 class Metrics(Collector):
-    """Counters, gauges and histograms named canopy_gateway_*. Numbers are public: whoever counts adds to them.
+    """Numbers are public: whoever counts adds to them.
 
-    Labels are bounded: endpoints and reasons are ours, statuses three digits. There is none per worker; /workers tells
-    those.
+    Labels are bounded: endpoints and reasons are ours, models are those of workers (empty: none was chosen), statuses
+    three digits. Series for each worker are in gateway/fleet/metrics.py.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -74,40 +65,70 @@ class Metrics(Collector):
         self.inflight = 0
         self.client_disconnects = 0
         self.probe_failures = 0
-        self.prompt_tokens = 0
         self.predicted_cached_tokens = 0
         self.actual_cached_tokens = 0
         self.overrated_tokens = 0  # predicted as cached, and not
         self.underrated_tokens = 0  # cached, and not predicted
         self.shadow: ShadowTally | None = None
-        self.answers: Counter[tuple[str, int]] = Counter()  # by endpoint and status
         self.retries: Counter[str] = Counter()  # by cause
         self.upstream_errors: Counter[str] = Counter()  # by kind
         self.choices: Counter[str] = Counter()  # by reason
         self.breaker_moves: Counter[str] = Counter()  # by new state
-        self._durations: dict[str, Histogram] = {}  # by endpoint
-        self._ttfts: dict[str, Histogram] = {}
-        self._worker_states: dict[WorkerStatus, int] = {}
+        self.choice_times_s = Histogram(_CHOICE_BUCKETS_S)
+        self._served: dict[tuple[str, str], _Served] = {}  # by endpoint and model
+        self._tokens: dict[str, _Tokens] = {}  # by model
+        self._worker_states: dict[str, int] = {}
         registry.register(self)
 
-    def answered(self, endpoint: str, status: int, duration_s: float) -> None:
+    @property
+    def answers(self) -> Counter[tuple[str, int]]:
+        """Answers so far, by endpoint and status."""
+        answers: Counter[tuple[str, int]] = Counter()
+        for (endpoint, _), served in self._served.items():
+            for status, count in served.statuses.items():
+                answers[endpoint, status] += count
+        return answers
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Prompt tokens of all answers that told their usage."""
+        return sum(tokens.prompt for tokens in self._tokens.values())
+
+    @property
+    def cached_tokens(self) -> int:
+        """Those of them that workers had cached."""
+        return sum(tokens.cached for tokens in self._tokens.values())
+
+    def answered(self, endpoint: str, model: str, status: int, duration_s: float) -> None:
         """An answer ended, in whatever way."""
-        self.answers[endpoint, status] += 1
-        histogram = self._durations.get(endpoint)
-        if histogram is None:
-            histogram = self._durations[endpoint] = Histogram()
-        histogram.observe(duration_s)
+        served = self._served.get((endpoint, model)) or self._of(endpoint, model)
+        served.statuses[status] = served.statuses.get(status, 0) + 1
+        served.durations_s.observe(duration_s)
 
-    def first_token(self, endpoint: str, ttft_s: float) -> None:
+    def first_token(self, endpoint: str, model: str, ttft_s: float) -> None:
         """The first body bytes of a streamed answer came."""
-        histogram = self._ttfts.get(endpoint)
-        if histogram is None:
-            histogram = self._ttfts[endpoint] = Histogram()
-        histogram.observe(ttft_s)
+        served = self._served.get((endpoint, model)) or self._of(endpoint, model)
+        served.ttfts_s.observe(ttft_s)
 
-    def usage(self, prompt_tokens: int, predicted_cached: int, actual_cached: int) -> None:
+    def gaps_of(self, model: str) -> list[float]:
+        """Where a stream appends the seconds between its pieces: the cheapest way to tell them, of which there are very
+        many. Bounded by `fold`, which is to be called every now and then."""
+        return self._tokens_of(model).gaps_s
+
+    def fold(self) -> None:
+        """Enter what streams appended into the histograms."""
+        for tokens in self._tokens.values():
+            tokens.fold()
+
+    def tokens(self, model: str, prompt: int, cached: int, completion: int) -> None:
         """An answer told its usage."""
-        self.prompt_tokens += prompt_tokens
+        tokens = self._tokens_of(model)
+        tokens.prompt += prompt
+        tokens.cached += cached
+        tokens.completion += completion
+
+    def prediction(self, predicted_cached: int, actual_cached: int) -> None:
+        """An answer to one prompt told how many of its tokens were cached."""
         self.predicted_cached_tokens += predicted_cached
         self.actual_cached_tokens += actual_cached
         self.overrated_tokens += max(predicted_cached - actual_cached, 0)
@@ -123,83 +144,111 @@ class Metrics(Collector):
 
     def workers(self, snapshot: Snapshot) -> None:
         """The set of workers changed."""
-        self._worker_states = dict.fromkeys(set(WorkerStatus) - {WorkerStatus.GONE}, 0)
-        for worker in snapshot.workers:
-            self._worker_states[worker.status] += 1
+        states = Counter(worker.status.value for worker in snapshot.workers)
+        self._worker_states = {s.value: states[s.value] for s in WorkerStatus if s is not WorkerStatus.GONE}
 
     def collect(self) -> Iterator[Metric]:
         """All families, for prometheus_client."""
-        yield from self._labelled()
+        self.fold()
+        yield from self._answers()
+        yield from self._token_counts()
         yield from self._predictions()
         yield from self._plain()
-        for name, text, histograms in (
-            ("request_duration_seconds", "From the whole request to the end of its answer", self._durations),
-            (
-                "time_to_first_token_seconds",
-                "From the whole request to the first body bytes of a streamed answer",
-                self._ttfts,
-            ),
-        ):
-            family = HistogramMetricFamily(_PREFIX + name, text, labels=["endpoint"])
-            for endpoint, histogram in histograms.items():
-                histogram.add_to(family, [endpoint])
-            yield family
 
-    def _labelled(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily(_PREFIX + "requests", "Answers, by status", labels=["endpoint", "status"])
-        for (endpoint, status), count in self.answers.items():
-            requests.add_metric([endpoint, str(status)], count)
-        yield requests
+    def _of(self, endpoint: str, model: str) -> _Served:
+        return self._served.setdefault((endpoint, model), _Served())
+
+    def _tokens_of(self, model: str) -> _Tokens:
+        tokens = self._tokens.get(model)
+        if tokens is None:
+            tokens = self._tokens[model] = _Tokens()
+        return tokens
+
+    def _answers(self) -> Iterator[Metric]:
+        labels = ["endpoint", "model"]
+        requests = CounterMetricFamily(_PREFIX + "requests", "Answers, by status", labels=[*labels, "status"])
+        durations = HistogramMetricFamily(
+            _PREFIX + "request_duration_seconds", "From the whole request to the end of its answer", labels=labels
+        )
+        ttfts = HistogramMetricFamily(
+            _PREFIX + "time_to_first_token_seconds",
+            "From the whole request to the first body bytes of a streamed answer",
+            labels=labels,
+        )
+        for (endpoint, model), served in self._served.items():
+            for status, count in served.statuses.items():
+                requests.add_metric([endpoint, model, str(status)], count)
+            served.durations_s.add_to(durations, [endpoint, model])
+            served.ttfts_s.add_to(ttfts, [endpoint, model])
+        yield from (requests, durations, ttfts)
+
+    def _token_counts(self) -> Iterator[Metric]:
+        models = self._tokens
+        for name, text, field in (
+            ("prompt_tokens", "Prompt tokens of answers that told their usage", "prompt"),
+            ("cached_tokens", "Those of them that workers had cached", "cached"),
+            ("completion_tokens", "Tokens that those answers wrote", "completion"),
+        ):
+            values = {model: float(getattr(tokens, field)) for model, tokens in models.items()}
+            yield counter(_PREFIX + name, text, values, "model")
+        gaps = HistogramMetricFamily(
+            _PREFIX + "inter_token_latency_seconds", "Between two pieces of a streamed answer", labels=["model"]
+        )
+        for model, tokens in models.items():
+            tokens.itl_s.add_to(gaps, [model])
+        yield gaps
+
+    def _predictions(self) -> Iterator[Metric]:
+        """How right routing is about caches, and what the shadow policy would have hit."""
+        yield counter(
+            _PREFIX + "predicted_cached_tokens",
+            "Cached tokens that routing expected, of answers to one prompt that told their usage",
+            self.predicted_cached_tokens,
+        )
+        yield counter(
+            _PREFIX + "actual_cached_tokens", "Cached tokens that workers told of those", self.actual_cached_tokens
+        )
+        yield counter(
+            _PREFIX + "prediction_error_tokens",
+            "Cached tokens that routing expected too many (over) or too few (under), summed over answers",
+            {"over": self.overrated_tokens, "under": self.underrated_tokens},
+            "direction",
+        )
+        if self.shadow is not None:
+            yield from _shadow(self.shadow)
+
+    def _plain(self) -> Iterator[Metric]:
         for name, text, label, counts in (
             ("retries", "Attempts after the first", "cause", self.retries),
             ("upstream_errors", "Failed attempts, by what failed", "kind", self.upstream_errors),
             ("choices", "Workers chosen, by reason", "reason", self.choices),
             ("breaker_transitions", "Circuit breakers, by the state they came into", "state", self.breaker_moves),
         ):
-            family = CounterMetricFamily(_PREFIX + name, text, labels=[label])
-            for value, count in counts.items():
-                family.add_metric([value], count)
-            yield family
-        states = GaugeMetricFamily(_PREFIX + "workers", "Workers by state", labels=["state"])
-        for state, number in self._worker_states.items():
-            states.add_metric([state.value], number)
-        yield states
-
-    def _predictions(self) -> Iterator[Metric]:
-        """How right routing is about caches, and what the shadow policy would have hit."""
-        family = CounterMetricFamily(
-            _PREFIX + "prediction_error_tokens",
-            "Cached tokens that routing expected too many (over) or too few (under), summed over answers",
-            labels=["direction"],
-        )
-        family.add_metric(["over"], self.overrated_tokens)
-        family.add_metric(["under"], self.underrated_tokens)
-        yield family
-        tally = self.shadow
-        if tally is None:
-            return
-        family = CounterMetricFamily(
-            _PREFIX + "modelled_cached_tokens",
-            "Cached tokens by a model of the caches, had every request gone where this policy chose",
-            labels=["policy", "role"],
-        )
-        family.add_metric([tally.acting, "acting"], tally.acting_cached_tokens)
-        family.add_metric([tally.shadow, "shadow"], tally.shadow_cached_tokens)
-        yield family
-        for name, text, value in (
-            ("modelled_prompt_tokens", "Prompt tokens that the models of the caches saw", tally.prompt_tokens),
-            ("shadow_choices", "Choices that the shadow policy was asked about", tally.choices),
-            ("shadow_agreements", "Choices in which it chose the same worker", tally.agreements),
-        ):
-            yield CounterMetricFamily(_PREFIX + name, text, value=value)
-
-    def _plain(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily(_PREFIX + "requests_in_flight", "Proxied requests in flight", value=self.inflight)
+            yield counter(_PREFIX + name, text, counts, label)
+        yield gauge(_PREFIX + "workers", "Workers by state", self._worker_states, "state")
+        yield gauge(_PREFIX + "requests_in_flight", "Proxied requests in flight", self.inflight)
         for name, text, value in (
             ("client_disconnects", "Clients that left before the end of their answer", self.client_disconnects),
             ("probe_failures", "Failed health probes", self.probe_failures),
-            ("prompt_tokens", "Prompt tokens of answers that told their usage", self.prompt_tokens),
-            ("predicted_cached_tokens", "Cached tokens that routing expected of those", self.predicted_cached_tokens),
-            ("actual_cached_tokens", "Cached tokens that workers told of those", self.actual_cached_tokens),
         ):
-            yield CounterMetricFamily(_PREFIX + name, text, value=value)
+            yield counter(_PREFIX + name, text, value)
+        choice_times = HistogramMetricFamily(_PREFIX + "choice_duration_seconds", "Time to choose a worker", labels=[])
+        self.choice_times_s.add_to(choice_times, [])
+        yield choice_times
+
+
+def _shadow(tally: ShadowTally) -> Iterable[Metric]:
+    family = CounterMetricFamily(
+        _PREFIX + "modelled_cached_tokens",
+        "Cached tokens by a model of the caches, had every request gone where this policy chose",
+        labels=["policy", "role"],
+    )
+    family.add_metric([tally.acting, "acting"], tally.acting_cached_tokens)
+    family.add_metric([tally.shadow, "shadow"], tally.shadow_cached_tokens)
+    yield family
+    for name, text, value in (
+        ("modelled_prompt_tokens", "Prompt tokens that the models of the caches saw", tally.prompt_tokens),
+        ("shadow_choices", "Choices that the shadow policy was asked about", float(tally.choices)),
+        ("shadow_agreements", "Choices in which it chose the same worker", float(tally.agreements)),
+    ):
+        yield counter(_PREFIX + name, text, value)

@@ -80,6 +80,11 @@ class AdmissionQueue(Generic[T]):
         """What to tell those who are turned away: as long as the last one waited."""
         return min(max(math.ceil(self._last_wait_s), 1), _MAX_RETRY_AFTER_S)
 
+    @property
+    def oldest_arrival_s(self) -> float | None:
+        """When the first of those that wait came; None: nobody waits."""
+        return min((next(iter(level)).arrival_s for level in self._levels.values()), default=None)
+
     def enter(self, place: Place[T], now_s: float) -> list[Place[T]]:
         """Admit `place`, let it wait, or turn it away: its state tells (OVER: turned away).
 
@@ -137,7 +142,8 @@ class AdmissionQueue(Generic[T]):
         """In how many seconds time alone changes something; None: never."""
         if not self.waiting:
             return None
-        oldest_s = min(next(iter(level)).arrival_s for level in self._levels.values())
+        oldest_s = self.oldest_arrival_s
+        assert oldest_s is not None
         due_s = oldest_s + self._rules.timeout_s - now_s
         if self._bucket is not None and self._has_room():
             due_s = min(due_s, self._bucket.wait_s(now_s))

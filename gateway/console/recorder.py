@@ -66,7 +66,7 @@ class Recorder:
             requests=sum(metrics.answers.values()),
             errors=sum(number for (_, status), number in metrics.answers.items() if status >= 500),
             prompt_tokens=metrics.prompt_tokens,
-            cached_tokens=metrics.actual_cached_tokens,
+            cached_tokens=metrics.cached_tokens,
             choices=dict(metrics.choices),
         )
         return Slice(

@@ -65,6 +65,7 @@ class FleetDiscovery:
         self._registry = registry
         self._watch = watch
         self._version = 0
+        self.records: list[ReplicaRecord] = []  # of the last snapshot
         self._decoder = msgspec.msgpack.Decoder(FleetSnapshot)
 
     async def run(self) -> None:
@@ -81,6 +82,7 @@ class FleetDiscovery:
                 backoff_s = _FIRST_BACKOFF_S
                 if snapshot.version != self._version:
                     self._version = snapshot.version
+                    self.records = snapshot.replicas
                     self.apply(snapshot)
         finally:
             await self._watch.close()

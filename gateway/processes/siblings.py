@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from common.exposition import merged
 from gateway.fleet.control import Change, WorkerControl
-from gateway.processes.exposition import merged
 
 _LOG = logging.getLogger("gateway.processes")
 _TIMEOUT_S = 2.0
@@ -44,10 +44,11 @@ class Member:
 
 
 class Question(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message to a sibling. `change`: make it; else `what` is wanted."""
+    """A message to a sibling. `change`: make it; else `what` is wanted, `since` an earlier answer."""
 
     change: Change | None = None
     what: str = ""
+    since: int = 0
 
 
 _QUESTIONS = msgspec.msgpack.Decoder(Question)
@@ -56,24 +57,34 @@ _METRICS, _ADDED = "metrics", "added"
 
 
 class Siblings:
-    """This process's part in the exchange. `render` gives its own metrics as Prometheus text."""
+    """This process's part in the exchange. `render` gives its own metrics as Prometheus text, each sample with a label
+    that names the process."""
 
     def __init__(self, member: Member, control: WorkerControl, render: Callable[[], bytes]) -> None:
         self._member = member
         self._control = control
         self._render = render
         self._changes: asyncio.Queue[Change] = asyncio.Queue()
+        self._tellers: dict[str, Callable[[int], bytes]] = {}
+
+    def tell(self, what: str, teller: Callable[[int], bytes]) -> None:
+        """Answer questions for `what` by `teller`, which is given their `since`."""
+        self._tellers[what] = teller
+
+    async def ask_others(self, what: str, since: Mapping[int, int]) -> dict[int, bytes]:
+        """The answers of the other processes that are there, by their numbers; `since` likewise."""
+        others = self._member.others
+        answers = await asyncio.gather(*(self._ask(i, Question(what=what, since=since.get(i, 0))) for i in others))
+        return {index: answer for index, answer in zip(others, answers, strict=True) if answer is not None}
 
     def announce(self, change: Change) -> None:
         """Tell the others, soon and in order. Who is away learns it when it starts."""
         self._changes.put_nowait(change)
 
     async def metrics(self) -> bytes:
-        """The metrics of all processes that answer, with a label for each."""
+        """The metrics of all processes that answer."""
         others = await asyncio.gather(*(self._ask(index, Question(what=_METRICS)) for index in self._member.others))
-        texts = {self._member.index: self._render()}
-        texts |= {i: text for i, text in zip(self._member.others, others, strict=True) if text is not None}
-        return merged(texts)
+        return merged(text.decode() for text in (self._render(), *others) if text is not None).encode()
 
     async def run(self) -> None:
         """Listen, learn what the others know, pass on changes. For ever."""
@@ -107,6 +118,9 @@ class Siblings:
         if question.change is not None:
             self._control.apply(question.change)
             return b""
+        teller = self._tellers.get(question.what)
+        if teller is not None:
+            return teller(question.since)
         return msgspec.msgpack.encode(self._control.added()) if question.what == _ADDED else self._render()
 
     async def _ask(self, index: int, question: Question) -> bytes | None:

@@ -102,6 +102,7 @@ class CacheAware:
         hot_factor: float = 1.5,
     ) -> None:
         self._knowledge = knowledge
+        self.index = knowledge.index
         self._look_up = knowledge.index.look_up
         self._clock = clock
         self._rng = rng

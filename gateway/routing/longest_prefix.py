@@ -21,6 +21,7 @@ class LongestPrefix:
 
     def __init__(self, knowledge: PrefixKnowledge, clock: Clock) -> None:
         self._knowledge = knowledge
+        self.index = knowledge.index
         self._clock = clock
 
     def choose(self, request: RouteRequest, snapshot: Snapshot, candidates: Sequence[WorkerView]) -> Choice:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from gateway.fleet.registry import Snapshot
 from gateway.fleet.worker import WorkerView
 from gateway.kv_events.prompt_tokens import PromptTokens
+
+if TYPE_CHECKING:
+    from gateway.routing.prefix_index import PrefixIndex
 
 
 class RouteRequest(msgspec.Struct, frozen=True, gc=False):
@@ -79,6 +82,11 @@ class Policy(Protocol):
     """How a worker is chosen. In all methods `candidates` are never empty, all READY, all serving the request's model,
     all in `snapshot`."""
 
+    @property
+    def index(self) -> PrefixIndex | None:
+        """What it remembers of prompts, if it does."""
+        ...
+
     def choose(self, request: RouteRequest, snapshot: Snapshot, candidates: Sequence[WorkerView]) -> Choice:
         """Choose a candidate."""
         ...
@@ -103,6 +111,8 @@ class Policy(Protocol):
 
 class StatelessPolicy:
     """Base of policies that learn nothing from answers."""
+
+    index: PrefixIndex | None = None
 
     def started(self, choice: Choice, elapsed_s: float) -> None:
         pass

@@ -45,6 +45,7 @@ class PrefixIndex:
         self._bytes: dict[int, int] = {}  # of each table, with its blocks
         self._total_bytes = 0
         self._largest_bytes = 0
+        self.evicted_blocks = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._tables.values()))
@@ -109,7 +110,7 @@ class PrefixIndex:
             table.move_to_end(block)
         capacity = self._capacities.get(life)
         if capacity is not None and len(table) > capacity:
-            _drop_oldest(table, len(table) - capacity)
+            self._evict(table, len(table) - capacity)
         self._weigh(life)
         while self._total_bytes + self._largest_bytes > self._max_bytes and self._tables:
             self._shrink()
@@ -139,7 +140,7 @@ class PrefixIndex:
             self._capacities[life] = capacity_blocks
             table = self._tables.get(life)
             if table is not None:
-                _drop_oldest(table, len(table) - capacity_blocks)
+                self._evict(table, len(table) - capacity_blocks)
                 self._weigh(life)
 
     def retain(self, lives: Collection[int]) -> None:
@@ -169,7 +170,7 @@ class PrefixIndex:
         life = max(self._bytes, key=self._bytes.__getitem__)
         table = self._tables[life]
         excess = self._total_bytes + self._largest_bytes - self._max_bytes
-        _drop_oldest(table, max(excess // (4 * _ENTRY_BYTES), len(table) // _LEAST_SHARE, 1))
+        self._evict(table, max(excess // (4 * _ENTRY_BYTES), len(table) // _LEAST_SHARE, 1))
         if table:
             self._weigh(life)
         else:
@@ -180,7 +181,9 @@ class PrefixIndex:
         self._total_bytes -= self._bytes.pop(life, 0)
         self._largest_bytes = max(self._bytes.values(), default=0)
 
-
-def _drop_oldest(table: OrderedDict[int, float], count: int) -> None:
-    for _ in range(min(count, len(table))):
-        table.popitem(last=False)
+    def _evict(self, table: OrderedDict[int, float], count: int) -> None:
+        """Drop the oldest blocks, as many as there are."""
+        count = max(min(count, len(table)), 0)
+        self.evicted_blocks += count
+        for _ in range(count):
+            table.popitem(last=False)

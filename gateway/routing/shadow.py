@@ -44,6 +44,7 @@ class Shadow:
         clock: Clock,
     ) -> None:
         self._acting = acting
+        self.index = acting.index
         self._other = other
         self._acting_model = acting_model
         self._other_model = other_model

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 from fastapi import Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from common.exposition import CONTENT_TYPE, render
 from common.settings import public_values
 from worker.ipc.messages import LoadReport
 from worker.sampling_params import SamplingParams
@@ -199,4 +199,4 @@ async def metrics(service: Service, _: Request) -> Response:
     """Prometheus text. While the model loads it has the frontend's series only."""
     if service.lifecycle.state.has_scheduler:
         service.scheduler_metrics.report = await service.scheduler.load()
-    return Response(generate_latest(service.registry), media_type=CONTENT_TYPE_LATEST)
+    return Response(render(service.registry), media_type=CONTENT_TYPE)

@@ -132,7 +132,10 @@ class Streams:
             raise RequestFault(400, f"The request id {used!r} is in use.", param="rid")
         now_s = self._clock.now_s()
         pipeline = self._tokenizer.pipeline
-        answers = [Answer(r.rid, self._renamed(r), i, pipeline(r.sampling), now_s) for i, r in enumerate(requests)]
+        answers = [
+            Answer(r.rid, self._renamed(r), i, pipeline(r.sampling), now_s, streamed=stream)
+            for i, r in enumerate(requests)
+        ]
         generation = Generation(self, group_id, answers, self._stream_interval_tokens if stream else None)
         self._groups[group_id] = generation
         self._idle.clear()
@@ -205,7 +208,8 @@ class Streams:
             told_end = news.finish is not None
         new = len(answer.output_ids) - had
         if new and not had:
-            self._metrics.on_first_token(now_s - answer.started_s, answer.queue_time_s)
+            answer.first_s = now_s
+            self._metrics.on_first_token(now_s - answer.started_s, answer.queue_time_s, stream=answer.streamed)
         elif new:
             self._metrics.on_tokens(now_s - before_s, new)
         if answer.finish is not None and not told_end:
@@ -215,10 +219,9 @@ class Streams:
         _, generation = self._live.pop(answer.request.rid)
         del self._by_id[answer.id]
         assert answer.finish is not None
-        aborted = answer.finish.kind == "abort"
         e2e_s = self._clock.now_s() - answer.started_s
         self._request_log.finished(answer, e2e_s)
-        self._metrics.on_end(answer.last, len(answer.output_ids), e2e_s, aborted=aborted)
+        self._metrics.on_end(answer, e2e_s)
         if all(other.finish is not None for other in generation.answers):
             del self._groups[generation.id]
         if not self._live:

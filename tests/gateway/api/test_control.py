@@ -8,7 +8,7 @@ import json
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.helpers.fake_worker import FakeWorker, Received, Reply, event
+from tests.helpers.fake_worker import MODEL, FakeWorker, Received, Reply, event
 from tests.helpers.gateway_harness import CHAT, chat_body, ready_workers, running_gateway
 from tests.helpers.processes import until
 
@@ -184,6 +184,7 @@ async def test_metrics_tell_what_happened(fast_path: bool) -> None:
         if request.json["stream"]:
             await reply.stream_head()
             await reply.chunk(event({"choices": []}))
+            await asyncio.sleep(0.02)  # so that it is another piece
             await reply.chunk(event({"usage": usage}))
             await reply.last_chunk()
         else:
@@ -200,13 +201,16 @@ async def test_metrics_tell_what_happened(fast_path: bool) -> None:
             for family in text_string_to_metric_families(text)
             for sample in family.samples
         }
-        assert samples["requests_total", CHAT, "200"] == 3
-        assert samples["requests_total", CHAT, "404"] == 1
-        assert samples["requests_total", CHAT, "400"] == 1
-        assert samples["time_to_first_token_seconds_count", CHAT] == 2
-        assert samples["request_duration_seconds_count", CHAT] == 5
+        assert samples["requests_total", CHAT, "200", MODEL] == 3
+        assert samples["requests_total", "", CHAT, "404"] == 1
+        assert samples["requests_total", "", CHAT, "400"] == 1
+        assert samples["time_to_first_token_seconds_count", CHAT, MODEL] == 2
+        assert samples["inter_token_latency_seconds_count", MODEL] == 2 * 1
+        assert samples["request_duration_seconds_count", CHAT, MODEL] == 3
+        assert samples["choice_duration_seconds_count",] == 3
         assert samples["requests_in_flight",] == 0
         assert samples["choices_total", "round_robin"] == 3
-        assert samples["prompt_tokens_total",] == 300
+        assert samples["prompt_tokens_total", MODEL] == 300
+        assert samples["cached_tokens_total", MODEL] == 192
         assert samples["actual_cached_tokens_total",] == 192
         assert samples["workers", "ready"] == 1
