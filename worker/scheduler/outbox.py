@@ -21,22 +21,23 @@ class Outbox:
         self,
         request: Request,
         token_ids: list[int],
+        num_outputs: int,
         finish: FinishReason | None,
         scores: Sequence[TokenScore] = (),
     ) -> None:
-        """News of one request, whose `output_ids` already hold `token_ids`; `scores` are theirs, if asked for."""
+        """News of one request with `num_outputs` outputs, `token_ids` included; `scores` are theirs, if asked for."""
         self._deltas.append(
             TokenDelta(
                 rid=request.rid,
                 token_ids=token_ids,
                 prompt_tokens=request.prompt_len,
                 cached_tokens=request.cached_tokens,
-                completion_tokens=len(request.output_ids),
+                completion_tokens=num_outputs,
                 finish=finish,
                 queue_time_s=request.queue_time_s,
                 num_retractions=request.num_retractions,
                 scores=list(scores),
-                prompt_scores=request.prompt_scores if len(request.output_ids) == len(token_ids) else [],
+                prompt_scores=request.prompt_scores if num_outputs == len(token_ids) else [],
             )
         )
 

@@ -160,7 +160,7 @@ class PrefillScheduler:
             self._pool.cache.unlock(match.node)
             return verdict, None
         self._enter_pool(request, match)
-        outputs = tuple(request.output_ids)
+        outputs = tuple(request.kept_output_ids.tolist()) if request.num_kept_outputs else ()
         admission = RowAdmission(request.row, request.sampling, request.seed, outputs)
         chunk = PrefillChunk(request, request.fill_len - extend, tokens, admission)
         return (budget.state() if chunk.last else Verdict.OTHER), chunk

@@ -12,7 +12,6 @@ from worker.scheduler.queue import WaitingQueue
 from worker.scheduler.request import NO_ROW, Request, RequestStatus
 from worker.scheduler.rows import RequestTable
 from worker.scheduler.stats import SchedulerStats
-from worker.token_ids import TOKEN_BYTES
 
 
 class Lifecycle:
@@ -54,14 +53,16 @@ class Lifecycle:
         """Drop it and tell the frontend. Of its pages only what was cached before stays."""
         request.move_to(RequestStatus.ABORTED)
         self._stats.aborted_requests += 1
-        self._outbox.add(request, [], FinishReason(kind="abort", status=status, message=message))
+        reason = FinishReason(kind="abort", status=status, message=message)
+        self._outbox.add(request, [], self._table.num_outputs_of(request), reason)
         self._end(request, cached_tokens=0)
 
     def retract(self, request: Request) -> None:
         """Take its pages; it goes to the front of the queue and will compute prompt and outputs again."""
         request.move_to(RequestStatus.WAITING)
+        fill_key = self._table.key_of(request, request.prompt_len + self._table.num_outputs_of(request))
         self._leave_pool(request, cached_tokens=0)
-        request.refill()
+        request.refill(fill_key)
         self._waiting.push_front(request)
 
     def cache_prefix(self, row: int, num_tokens: int) -> None:
@@ -111,8 +112,6 @@ class Lifecycle:
 
     def _insert(self, request: Request, pages: PageIds, shared: int) -> PrefixInsert:
         """Offer the first pages of a request to the prefix cache, which has `shared` of them already."""
-        num_tokens = len(pages) * self._pool.page_size
-        key = request.key_of(num_tokens)
-        assert len(key) == num_tokens * TOKEN_BYTES, "cached more tokens than known"
+        key = self._table.key_of(request, len(pages) * self._pool.page_size)
         assert request.node is not None
         return self._pool.cache.insert(key, pages, request.namespace, -request.rank, (request.node, shared))

@@ -11,7 +11,7 @@ from worker.cache.prefix import CacheNode, PrefixLookup
 from worker.engine.batch import Int32s
 from worker.ipc.messages import TokenScore
 from worker.sampling_params import SamplingParams
-from worker.token_ids import TOKEN_BYTES, pack_tokens
+from worker.token_ids import TOKEN_BYTES
 
 NO_ROW = -1
 
@@ -39,7 +39,8 @@ _LEGAL: dict[RequestStatus, frozenset[RequestStatus]] = {
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """A sequence from arrival to its end. Counters that change every step live in the request table, by row."""
+    """A sequence from arrival to its end. What changes every step, outputs and counters, lives in the request table, by
+    row."""
 
     rid: str
     prompt_key: bytes  # prompt token ids as int32 bytes
@@ -55,8 +56,8 @@ class Request:
     status: RequestStatus = RequestStatus.WAITING
     row: int = NO_ROW
     node: CacheNode | None = None  # locked in the prefix cache, while the request has a row
-    output_ids: list[int] = field(default_factory=list)
     fill_key: bytes = field(init=False)  # what prefill must compute: prompt, and outputs before a retraction
+    num_kept_outputs: int = 0  # outputs from before a retraction
     admitted: bool = False
     cached_tokens: int = 0  # found in the prefix cache at first admission
     queue_time_s: float = 0.0
@@ -77,21 +78,19 @@ class Request:
         return len(self.fill_key) // TOKEN_BYTES
 
     @property
+    def kept_output_ids(self) -> Int32s:
+        """Outputs from before a retraction."""
+        return self.fill_ids[self.prompt_len :]
+
+    @property
     def remaining_new_tokens(self) -> int:
-        """Outputs still allowed."""
-        return self.max_new_tokens - len(self.output_ids)
+        """Outputs still allowed when prefill is done."""
+        return self.max_new_tokens - self.num_kept_outputs
 
     def move_to(self, status: RequestStatus) -> None:
         """Change state. An illegal transition is an AssertionError."""
         assert status in _LEGAL[self.status], f"{self.rid}: {self.status.name} -> {status.name}"
         self.status = status
-
-    def key_of(self, num_tokens: int) -> bytes:
-        """The first `num_tokens` tokens of prompt and outputs, as int32 bytes."""
-        wanted = num_tokens - self.prompt_len
-        if wanted <= 0:
-            return self.prompt_key[: TOKEN_BYTES * num_tokens]
-        return self.prompt_key + pack_tokens(self.output_ids[:wanted])
 
     @property
     def next_prompt_score(self) -> int | None:
@@ -116,8 +115,10 @@ class Request:
             assert position <= following, f"{self.rid}: scores of positions {following} to {position} are missing"
             self.prompt_scores += scores[following - position :]
 
-    def refill(self) -> None:
-        """Start over after a retraction: prefill must compute the outputs too."""
-        self.fill_key = self.key_of(self.prompt_len + len(self.output_ids))
+    def refill(self, fill_key: bytes) -> None:
+        """Start over after a retraction: prefill must compute the outputs too, which `fill_key` holds after the
+        prompt."""
+        self.fill_key = fill_key
+        self.num_kept_outputs = self.fill_len - self.prompt_len
         self.head = self.lookup = None
         self.num_retractions += 1

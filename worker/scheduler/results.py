@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -97,41 +96,38 @@ class ResultHandler:
         prefill."""
         table = self._table
         kinds = self._kinds[np.minimum(token_ids.view(np.uint32), self._vocab_size)]  # negative ids are large here
-        num_outputs = table.num_outputs[rows] + 1
-        table.num_outputs[rows] = num_outputs
+        num_outputs = table.append_outputs(rows, token_ids)
         self._stats.on_tokens(len(kinds) - int(np.count_nonzero(kinds == _UNUSABLE)))
         special = (kinds > table.ignore_eos[rows]) | (num_outputs >= table.surely_goes_on[rows])
         special[num_decoded:] = True
         plain = ~special
-        plain_rows, plain_tokens = rows[plain], token_ids[plain].tolist()
-        # As a C loop over the lists: it runs for every token there is.
-        deque(map(list.append, table.output_ids[plain_rows], plain_tokens), maxlen=0)
-        self._outbox.add_tokens(table.rids[plain_rows].tolist(), plain_tokens)
-        for request, token in zip(table.requests(rows[special]), token_ids[special].tolist(), strict=True):
+        self._outbox.add_tokens(table.rids[rows[plain]].tolist(), token_ids[plain].tolist())
+        tokens, counts = token_ids[special].tolist(), num_outputs[special].tolist()
+        for request, token, count in zip(table.requests(rows[special]), tokens, counts, strict=True):
             score = scores.get(request.row)
-            self._append_special(request, token, () if score is None else (score,))
+            self._append_special(request, token, count, () if score is None else (score,))
 
-    def _append_special(self, request: Request, token: int, scores: Sequence[TokenScore]) -> None:
+    def _append_special(self, request: Request, token: int, num_outputs: int, scores: Sequence[TokenScore]) -> None:
         """A new token that may end its request, or is the first that its client hears of."""
         if not 0 <= token < self._vocab_size:
+            self._table.num_outputs[request.row] -= 1
             self._lifecycle.abort(request, 500, OUT_OF_VOCABULARY.format(token=token))
             return
         if not request.max_new_tokens:  # only the prompt was to be computed
-            self._outbox.add(request, [], _LENGTH)
+            self._outbox.add(request, [], 0, _LENGTH)
             self._lifecycle.finish(request, 0)
             return
-        request.output_ids.append(token)
-        reason = self._end_of(request, token)
-        self._outbox.add(request, [token], reason, scores)
+        reason = self._end_of(request, token, num_outputs)
+        self._outbox.add(request, [token], num_outputs, reason, scores)
         if reason is not None:
-            self._lifecycle.finish(request, len(request.output_ids))
+            self._lifecycle.finish(request, num_outputs)
 
-    def _end_of(self, request: Request, token: int) -> FinishReason | None:
+    def _end_of(self, request: Request, token: int, num_outputs: int) -> FinishReason | None:
         """Why a request ends with its newest token, if it does: length goes before stop tokens."""
         sampling = request.sampling
-        if request.remaining_new_tokens <= 0:
+        if num_outputs >= request.max_new_tokens:
             return _LENGTH
-        if len(request.output_ids) <= sampling.min_new_tokens:
+        if num_outputs <= sampling.min_new_tokens:
             return None
         if token in sampling.stop_token_ids or (self._kinds[token] == _EOS and not sampling.ignore_eos):
             return FinishReason(kind="stop", matched=token)

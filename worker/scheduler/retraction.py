@@ -68,7 +68,7 @@ class Retraction:
             else:
                 self._give_up(queue.pop())
                 break
-            self._stats.on_victim(victim.prompt_len, len(victim.output_ids))
+            self._stats.on_victim(victim.prompt_len, table.num_outputs_of(victim))
             self._lifecycle.retract(victim)
             num_retracted += 1
             self._pool.make_free(-(-len(queue) * RETRACT_DECODE_STEPS // self._pool.page_size))

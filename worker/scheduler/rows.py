@@ -1,4 +1,4 @@
-"""The request table: one row for each request in the KV pool, with its pages and counters as arrays by row.
+"""The request table: one row for each request in the KV pool, with its pages, outputs and counters as arrays by row.
 
 The runner keeps a copy of the pages on its device: the next step carries every entry that has changed here.
 """
@@ -11,9 +11,11 @@ import numpy.typing as npt
 from worker.cache.prefix import NO_PAGES, PageIds
 from worker.engine.batch import Bools, Int32s
 from worker.scheduler.request import NO_ROW, Request
+from worker.token_ids import TOKEN_BYTES
 
 Int64s = npt.NDArray[np.int64]
 Integers = npt.NDArray[np.integer]
+_OUTPUT_COLUMNS = 256  # of the outputs, at the start
 _NO_WRITES = np.empty((0, 3), np.int32)
 
 
@@ -31,7 +33,6 @@ class RequestTable:
         # Objects by row, so that those of many rows are found in one go. None in free rows.
         self._requests = np.full(max_rows, None, object)
         self.rids = np.full(max_rows, None, object)
-        self.output_ids = np.full(max_rows, None, object)  # the requests' own lists
         self.num_released = 0
         # Grows when a row is released: tells a step's request from a later one in the same row.
         self.epoch = np.zeros(max_rows, np.int64)
@@ -43,6 +44,7 @@ class RequestTable:
         self.computed_len = np.zeros(max_rows, np.int64)  # of these, tokens of steps known to have succeeded
         self.num_launched = np.zeros(max_rows, np.int64)  # outputs, once launched steps are done
         self.num_outputs = np.zeros(max_rows, np.int64)  # outputs known
+        self._outputs = np.zeros((max_rows, _OUTPUT_COLUMNS), np.int32)  # made wider when a request has more
         self.prompt_len = np.zeros(max_rows, np.int64)
         self.rank = np.zeros(max_rows, np.int64)
         self.arrival = np.zeros(max_rows, np.int64)
@@ -93,12 +95,15 @@ class RequestTable:
         row = self._free.pop()
         request.row = row
         self._requests[row] = request
-        self.rids[row], self.output_ids[row] = request.rid, request.output_ids
+        self.rids[row] = request.rid
         self.in_use[row] = True
         self.num_pages[row] = self.shared_pages[row] = len(shared)
         self.seq_len[row] = self.computed_len[row] = len(shared) * self.page_size
         self._write(row, 0, shared)
-        self.num_launched[row] = self.num_outputs[row] = len(request.output_ids)
+        self.num_launched[row] = self.num_outputs[row] = request.num_kept_outputs
+        if request.num_kept_outputs:
+            self._widen(request.num_kept_outputs)
+            self._outputs[row, : request.num_kept_outputs] = request.kept_output_ids
         self.prompt_len[row] = request.prompt_len
         self.rank[row] = request.rank
         self.arrival[row] = request.arrival_index
@@ -116,11 +121,33 @@ class RequestTable:
         row = request.row
         assert self._requests[row] is request, f"row {row} is not {request.rid}'s"
         request.row = NO_ROW
-        self._requests[row] = self.rids[row] = self.output_ids[row] = None
+        self._requests[row] = self.rids[row] = None
         self._free.append(row)
         self.in_use[row] = self.decoding[row] = False
         self.epoch[row] += 1
         self.num_released += 1
+
+    def append_outputs(self, rows: Int64s, token_ids: Int32s) -> Int64s:
+        """One more output for each row. Returns how many each has now."""
+        before = self.num_outputs[rows]
+        num_outputs = before + 1
+        if len(rows):
+            self._widen(int(num_outputs.max()))
+        self._outputs[rows, before] = token_ids
+        self.num_outputs[rows] = num_outputs
+        return num_outputs
+
+    def num_outputs_of(self, request: Request) -> int:
+        """Outputs of a request, whether it has a row or waits."""
+        return request.num_kept_outputs if request.row == NO_ROW else int(self.num_outputs[request.row])
+
+    def key_of(self, request: Request, num_tokens: int) -> bytes:
+        """The first `num_tokens` tokens of prompt and outputs of a request with a row, as int32 bytes."""
+        wanted = num_tokens - request.prompt_len
+        if wanted <= 0:
+            return request.prompt_key[: TOKEN_BYTES * num_tokens]
+        assert wanted <= self.num_outputs[request.row], f"{request.rid} has fewer outputs than {wanted}"
+        return request.prompt_key + self._outputs[request.row, :wanted].tobytes()
 
     def pages_of(self, row: int) -> PageIds:
         """The pages of a row, in order; a view."""
@@ -162,6 +189,14 @@ class RequestTable:
     def rewrite(self, writes: Int32s) -> None:
         """Send the entries of `writes` again, as they are then: the step that carried them failed."""
         self._changed.append((writes[:, 0], writes[:, 1]))
+
+    def _widen(self, num_outputs: int) -> None:
+        """Make room for that many outputs in a row."""
+        columns = self._outputs.shape[1]
+        if num_outputs > columns:
+            wider = np.zeros((len(self._outputs), max(2 * columns, num_outputs)), np.int32)
+            wider[:, :columns] = self._outputs
+            self._outputs = wider
 
     def _write(self, row: int, start: int, pages: PageIds) -> None:
         if len(pages):

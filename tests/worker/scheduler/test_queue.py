@@ -59,7 +59,7 @@ def test_who_comes_back_after_a_retraction_is_overdue_and_leaves_once() -> None:
     waiting, retracted = make_request([1], "w"), make_request([1], "r")
     lane.append(waiting)
     for _ in range(100):
-        retracted.refill()
+        retracted.refill(retracted.prompt_key)
         lane.push_front(retracted)
         assert lane.is_overdue(retracted)
         lane.remove(retracted)

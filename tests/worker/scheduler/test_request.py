@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pytest
 
 from tests.helpers.builders import make_request
 from worker.scheduler.request import RequestStatus as S
+from worker.token_ids import pack_tokens
 
 LEGAL = {
     (S.WAITING, S.PREFILLING),
@@ -36,18 +36,9 @@ def test_only_legal_transitions_happen(before: S, after: S) -> None:
             request.move_to(after)
 
 
-def test_keys_run_from_the_prompt_into_the_outputs() -> None:
-    request = make_request([1, 2, 3])
-    request.output_ids += [7, 8]
-    assert np.frombuffer(request.key_of(2), np.int32).tolist() == [1, 2]
-    assert np.frombuffer(request.key_of(4), np.int32).tolist() == [1, 2, 3, 7]
-    assert request.fill_ids.tolist() == [1, 2, 3]
-
-
 def test_a_retracted_request_fills_in_its_outputs_too() -> None:
     request = make_request([1, 2], max_new_tokens=5)
-    request.output_ids += [7, 8]
-    request.refill()
-    assert request.fill_ids.tolist() == [1, 2, 7, 8]
+    request.refill(pack_tokens([1, 2, 7, 8]))
+    assert request.fill_ids.tolist() == [1, 2, 7, 8] and request.kept_output_ids.tolist() == [7, 8]
     assert request.remaining_new_tokens == 3
     assert request.num_retractions == 1

@@ -8,6 +8,7 @@ import pytest
 from tests.helpers.builders import make_request
 from worker.scheduler.request import NO_ROW
 from worker.scheduler.rows import RequestTable
+from worker.token_ids import pack_tokens
 
 
 def pages(*ids: int) -> np.ndarray:
@@ -21,13 +22,30 @@ def table() -> RequestTable:
 
 def test_a_row_starts_with_the_requests_counters(table: RequestTable) -> None:
     request = make_request([1, 2], max_new_tokens=9, min_new_tokens=2, ignore_eos=True, stop_token_ids=(5,))
-    request.output_ids += [3]
+    request.refill(pack_tokens([1, 2, 3]))
     row = table.acquire(request)
     assert request.row == row and table.request(row) is request
     assert (table.num_outputs[row], table.num_launched[row], table.prompt_len[row]) == (1, 1, 2)
     assert (table.max_new[row], table.min_new[row]) == (9, 2)
     assert table.ignore_eos[row] and table.surely_goes_on[row] == 0 and not table.decoding[row]
     assert (table.num_used_rows, table.num_free_rows) == (1, 2)
+
+
+def test_outputs_follow_the_prompt_and_survive_a_retraction(table: RequestTable) -> None:
+    request = make_request([1, 2])
+    rows = np.array([table.acquire(request)])
+    for count, token in enumerate(range(100, 1400), 1):  # more than a row has room for at the start
+        assert table.append_outputs(rows, np.array([token], np.int32)).tolist() == [count]
+    assert table.key_of(request, 1) == pack_tokens([1])
+    assert table.key_of(request, 1302) == pack_tokens([1, 2, *range(100, 1400)])
+    with pytest.raises(AssertionError, match="fewer outputs than 1301"):
+        table.key_of(request, 1303)
+    request.refill(table.key_of(request, 1302))
+    table.release(request)
+    assert table.num_outputs_of(request) == 1300
+    small = RequestTable(max_rows=1, max_tokens=16, page_size=4)
+    small.acquire(request)
+    assert small.num_outputs_of(request) == 1300 and small.key_of(request, 4) == pack_tokens([1, 2, 100, 101])
 
 
 def test_a_released_row_is_recognised_by_its_epoch(table: RequestTable) -> None:

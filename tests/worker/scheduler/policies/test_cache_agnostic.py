@@ -66,6 +66,6 @@ def test_who_was_passed_64_times_goes_first(policy: QueuePolicy) -> None:
 def test_a_retracted_request_goes_first(policy: QueuePolicy) -> None:
     queue = queue_of(*asking(5, 6, 7, 8, 9))
     retracted = make_request([1], "retracted", max_new_tokens=1)
-    retracted.refill()
+    retracted.refill(retracted.prompt_key)
     queue.push_front(retracted)
     assert next(iter(policy.order(queue.lanes()[0], ()))) is retracted

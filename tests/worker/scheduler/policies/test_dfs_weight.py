@@ -48,7 +48,7 @@ def test_of_cold_requests_that_start_alike_one_goes_first() -> None:
 def test_a_retracted_request_goes_first_and_above_128_waiting_it_is_fcfs() -> None:
     cache = cache_with([1, 1])
     retracted = make_request([7], "retracted")
-    retracted.refill()
+    retracted.refill(retracted.prompt_key)
     warm = make_request([1, 1, 9], "warm")
     cold = [make_request([7], f"r{n}") for n in range(126)]
     assert order(cache, retracted, *cold, warm)[:3] == ["retracted", "warm", "r0"]

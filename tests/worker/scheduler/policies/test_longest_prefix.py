@@ -85,7 +85,7 @@ def test_above_128_waiting_cold_requests_that_start_alike_still_wait() -> None:
 
 def test_a_retracted_request_goes_first() -> None:
     retracted = make_request([9], "retracted")
-    retracted.refill()
+    retracted.refill(retracted.prompt_key)
     queue = queue_of(make_request([1, 2, 3], "warm"))
     queue.push_front(retracted)
     ranked = LongestPrefixMatch(cache_with([1, 2])).order(queue.lanes()[0], ())
