@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -16,8 +17,7 @@ Bools = npt.NDArray[np.bool_]
 Float32s = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class RowAdmission:
+class RowAdmission(msgspec.Struct, frozen=True, eq=False):
     """A request takes (or takes again, after a retraction) a row of the request table with this step.
 
     The runner sets up the row's sampling state from it; whatever the row held before is void. `output_ids` are the
@@ -30,8 +30,7 @@ class RowAdmission:
     output_ids: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreRequest:
+class ScoreRequest(msgspec.Struct, frozen=True, eq=False):
     """Log-probabilities wanted of a step, for `len(targets)` consecutive tokens of one sequence: those at the places
     `first`, `first + 1`, ... of its tokens in this step say what comes next.
 
@@ -50,8 +49,7 @@ class ScoreRequest:
         return 1 if self.targets is None else len(self.targets)
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
+class Scores(msgspec.Struct, frozen=True, eq=False):
     """Natural logarithms of probabilities under the model's own distribution: before penalties, biases, masks,
     temperature and filters. One line for each token of a ScoreRequest."""
 
@@ -61,8 +59,7 @@ class Scores:
     listed: Float32s  # [n, len(token_ids)]
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardBatch:
+class ForwardBatch(msgspec.Struct, frozen=True, eq=False):
     """One step: R sequences, decodes first, then prefill chunks.
 
     Sequence i computes `query_lens[i]` tokens at positions `seq_lens[i] - query_lens[i] .. seq_lens[i] - 1`; its KV
@@ -87,8 +84,7 @@ class ForwardBatch:
         return self.num_decode + len(self.prefill_ids)
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(msgspec.Struct, frozen=True, eq=False):
     """What a pass sampled: `token_ids[i]` for sequence i, -1 where `samples[i]` was False. int32 [R]. `scores` answer
     the batch's `score_requests`, in order."""
 

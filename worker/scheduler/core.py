@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from common.clock import Clock
 from worker.cache.no_prefix import NoPrefixCache
@@ -48,8 +49,7 @@ DISPLACED = "The request queue is full, and a more urgent request took this one'
 ABORTED = "The request was aborted."
 
 
-@dataclass(frozen=True, slots=True)
-class _Launched:
+class _Launched(msgspec.Struct, frozen=True, eq=False):
     plan: Plan
     pending: PendingStep
     launched_s: float
