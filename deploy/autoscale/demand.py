@@ -12,6 +12,7 @@ from deploy.autoscale.signals import within
 from deploy.fleet.scaling import ReplicaLoad
 
 _SPEED_MEMORY_S = 120.0  # seconds of prefill that the learnt speed reaches back
+_SAME_S = 0.01  # reports nearer to each other are one
 _VALUE_MEMORY_S = 300.0  # seconds of hits that a cache is valued by
 
 
@@ -29,7 +30,9 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class Report:
+    """A load, and when it was reported."""
+
     at_s: float
     load: ReplicaLoad
 
@@ -49,14 +52,14 @@ class DemandMeter:
         self._window_s = window_s
         self._stale_s = stale_s
         self._ttft_target_s = ttft_target_s
-        self._seen: dict[str, deque[_Seen]] = {}  # by incarnation, oldest first; one of them before the window
+        self._seen: dict[str, deque[Report]] = {}  # by incarnation, oldest first; one of them before the window
         self._caches: dict[str, _CacheUse] = {}
         self._speed = _Speed()
 
-    def measure(self, now_s: float, ready: Iterable[str], loads: Mapping[str, ReplicaLoad]) -> Demand:
-        """Demand now. `ready`: incarnations that serve; `loads`: the reports that came since the last call."""
+    def measure(self, now_s: float, ready: Iterable[str], reports: Mapping[str, Report]) -> Demand:
+        """Demand now. `ready`: incarnations that serve; `reports`: the latest of each, known or not."""
         present = list(ready)
-        self._take(now_s, present, loads)
+        self._take(now_s, present, reports)
         fresh = [i for i in present if i in self._seen and now_s - self._seen[i][-1].at_s <= self._stale_s]
         total = sum(self._needs(self._seen[i]) for i in fresh)
         return Demand(replicas=total, missing=len(present) - len(fresh), ttft_share=self._ttft_share(fresh))
@@ -65,23 +68,25 @@ class DemandMeter:
         """Worth of each replica's prefix cache in tokens, by incarnation. Those without a report are not in it."""
         return {i: self._caches[i].value(seen[-1].load) for i, seen in self._seen.items()}
 
-    def _take(self, now_s: float, present: list[str], loads: Mapping[str, ReplicaLoad]) -> None:
+    def _take(self, now_s: float, present: list[str], reports: Mapping[str, Report]) -> None:
         self._seen = {i: seen for i, seen in self._seen.items() if i in present}
         self._caches = {i: use for i, use in self._caches.items() if i in present}
         for incarnation in present:
-            load = loads.get(incarnation)
-            if load is None or load.incarnation != incarnation:
+            report = reports.get(incarnation)
+            if report is None or report.load.incarnation != incarnation:
                 continue
             seen = self._seen.setdefault(incarnation, deque())
             use = self._caches.setdefault(incarnation, _CacheUse())
             if seen:
-                self._speed.learn(seen[-1].load, load)
-                use.learn(seen[-1], _Seen(now_s, load))
-            seen.append(_Seen(now_s, load))
+                if report.at_s - seen[-1].at_s < _SAME_S:
+                    continue
+                self._speed.learn(seen[-1].load, report.load)
+                use.learn(seen[-1], report)
+            seen.append(report)
             while len(seen) > 2 and seen[1].at_s <= now_s - self._window_s:
                 seen.popleft()
 
-    def _needs(self, seen: deque[_Seen]) -> float:
+    def _needs(self, seen: deque[Report]) -> float:
         first, last = seen[0], seen[-1]
         load, speed = last.load, self._speed.tokens_per_s
         misses = _miss_share(first.load, load)
@@ -143,7 +148,7 @@ class _CacheUse:
         self._prompt = 0.0
         self._hits = 0.0
 
-    def learn(self, before: _Seen, after: _Seen) -> None:
+    def learn(self, before: Report, after: Report) -> None:
         kept = max(0.0, 1.0 - (after.at_s - before.at_s) / _VALUE_MEMORY_S)
         a, b = before.load, after.load
         self._prompt = self._prompt * kept + b.prompt_tokens_total - a.prompt_tokens_total

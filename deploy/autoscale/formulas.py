@@ -55,6 +55,11 @@ def wanted(demand: float) -> int:
     return math.ceil(demand - _ROUNDING)
 
 
+def beyond_noise(demand: float, margin: float) -> float:
+    """What of a momentary demand counts at once, in replicas: with a margin of 0.25, 4 replicas' worth of 5."""
+    return demand / (1.0 + margin)
+
+
 def fits_one_fewer(demand: float, replicas: int, hysteresis: float) -> bool:
     """Whether `replicas` - 1 would carry the demand with a share `hysteresis` [1] to spare."""
     return demand <= (replicas - 1) * (1.0 - hysteresis) + _ROUNDING
