@@ -1,0 +1,1 @@
+"""`canopy batch`: a file of requests through a running gateway, each answered exactly once."""

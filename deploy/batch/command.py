@@ -1,0 +1,161 @@
+"""`canopy batch IN OUT`: from arguments to exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.clock import MonotonicClock
+from common.errors import UserError
+from common.process import raise_file_limit
+from common.settings import load
+from deploy.batch.connection import Connection
+from deploy.batch.contents import Contents, read_contents
+from deploy.batch.display import Display
+from deploy.batch.fleet import own_fleet
+from deploy.batch.journal import DiskFull, Journal, LineFile, Paths
+from deploy.batch.lines import FAULT, error_line
+from deploy.batch.run import BatchRun, GivenUp, Rules
+from deploy.batch.settings import BatchSettings
+from deploy.batch.steering import Steering
+
+_SHOWN_FAULTS = 10
+_STOPPED = 130  # as a shell reports what Ctrl-C has ended
+STDIO = "-"
+
+
+@dataclass(slots=True)
+class Faults:
+    """Takes the bad lines of the input: all into the error file, the first few to the screen."""
+
+    file: LineFile
+    count: int = 0
+
+    def __call__(self, number: int, custom_id: str | None, sentence: str) -> None:
+        self.count += 1
+        text = f"line {number}: {sentence}"
+        self.file.append(error_line(custom_id, FAULT, text, line=number))
+        if self.count <= _SHOWN_FAULTS:
+            print(f"canopy batch: {text}", file=sys.stderr)
+
+
+def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Run one batch. Returns the exit code. Raises UserError."""
+    settings = load(BatchSettings, _with_flags(argv), env, prog="canopy batch").settings
+    if not settings.input or not settings.output:
+        raise UserError(
+            "canopy batch needs two files: canopy batch IN.jsonl OUT.jsonl; - stands for the standard streams."
+        )
+    raise_file_limit()
+    paths = _paths(settings)
+    with _input(settings.input) as path:
+        contents, faults = _read(path, paths)
+        journal = Journal(paths, contents, retry_failed=settings.retry_failed)
+        try:
+            code = _run(settings, contents, journal)
+        finally:
+            journal.close()
+    if faults:
+        print(f"canopy batch: {faults} bad lines; see {paths.errors}.", file=sys.stderr)
+    elif not journal.failed and code == 0:
+        paths.errors.unlink(missing_ok=True)
+    return code or int(bool(faults or journal.failed))
+
+
+def _with_flags(argv: Sequence[str]) -> list[str]:
+    """The two positional arguments as flags."""
+    names = iter(("--input", "--output"))
+    flags, left = [], list(argv)
+    while left and (left[0] == STDIO or not left[0].startswith("-")):
+        name = next(names, None)
+        if name is None:
+            raise UserError(f"canopy batch takes two files, and {left[0]!r} is a third.")
+        flags.append(f"{name}={left.pop(0)}")
+    return flags + left
+
+
+def _paths(settings: BatchSettings) -> Paths:
+    output = None if settings.output == STDIO else Path(settings.output)
+    if settings.error_file is not None:
+        return Paths(output, Path(settings.error_file))
+    if output is None:
+        return Paths(None, Path("canopy-batch.errors.jsonl"))
+    stem = output.name.removesuffix(".jsonl")
+    return Paths(output, output.with_name(f"{stem}.errors.jsonl"))
+
+
+@contextlib.contextmanager
+def _input(name: str) -> Iterator[Path]:
+    """A file that can be read twice; standard input is copied to one first. Raises UserError."""
+    if name != STDIO:
+        path = Path(name)
+        if not path.is_file():
+            raise UserError(f"There is no file {name}; give a file with one JSON request a line.")
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(prefix="canopy-batch-", suffix=".jsonl") as copy:
+        shutil.copyfileobj(sys.stdin.buffer, copy)
+        copy.flush()
+        yield Path(copy.name)
+
+
+def _read(path: Path, paths: Paths) -> tuple[Contents, int]:
+    """The requests, and the number of bad lines, which are in the coming error file."""
+    paths.new_errors.unlink(missing_ok=True)
+    file = LineFile(paths.new_errors)
+    faults = Faults(file)
+    try:
+        contents = read_contents(path, faults)
+    except DiskFull as error:
+        raise UserError(f"{error}; free some space and run the command again.") from None
+    except OSError as error:
+        raise UserError(f"Cannot read {path}: {error.strerror}.") from None
+    finally:
+        file.close()
+    if not len(contents.order) and not faults.count:
+        raise UserError(f"{path} holds no requests.")
+    return contents, faults.count
+
+
+def _run(settings: BatchSettings, contents: Contents, journal: Journal) -> int:
+    total, settled = len(contents.order), journal.answered + journal.failed
+    if settled:
+        print(f"canopy batch: {settled} of {total} were settled before.", file=sys.stderr)
+    if settled == total:
+        return 0
+    clock = MonotonicClock()
+    with own_fleet(settings.serve) as started:
+        display = Display(clock, total=total, settled=settled, shown=settings.progress)
+        try:
+            return asyncio.run(_send(settings, contents, journal, display, started or settings.base_url, clock))
+        except (GivenUp, DiskFull) as error:
+            print(f"canopy batch: {error}; run the same command to go on.", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print("canopy batch: stopped; run the same command to go on.", file=sys.stderr)
+            return _STOPPED
+        finally:
+            display.close()
+
+
+async def _send(
+    settings: BatchSettings, contents: Contents, journal: Journal, display: Display, url: str, clock: MonotonicClock
+) -> int:
+    steering = Steering(
+        target_waiting=settings.target_waiting,
+        without_report=settings.without_report if settings.steer else settings.max_concurrency,
+        max_in_flight=settings.max_concurrency,
+    )
+    rules = Rules(steer=settings.steer, max_concurrency=settings.max_concurrency, patience_s=settings.patience_s)
+    async with Connection(url, settings.api_key, answer_timeout_s=settings.answer_timeout_s) as connection:
+        run = BatchRun(contents, journal, connection, steering, display, clock, rules)
+        await run.run()
+    display.close()
+    display.line(display.summary(run.tally))
+    return 0
