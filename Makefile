@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TOOLS := .cache/tools
 PIP := $(BIN)/pip install -qq --disable-pip-version-check
 
 MODEL ?= demo
@@ -12,7 +13,7 @@ PORT ?= 8000
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint test test-long test-gpu test-cluster test-observe test-clients bench-router test-chaos serve status docs clean
+.PHONY: help setup fmt lint test test-long test-gpu test-cluster test-observe test-clients bench-router test-chaos tools observe serve status docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +56,17 @@ test-cluster: $(STAMP) ## Fleets over several machines: failures, updates, scali
 test-observe: $(STAMP) ## Metrics, dashboards and console against a real Prometheus and browser
 	@$(BIN)/pytest -m observe --numprocesses 0
 
+tools: ## Fetch Prometheus and promtool from Debian into .cache/tools: no root, nothing is started
+	@command -v apt-get >/dev/null || { echo "apt-get is not here; put prometheus and promtool on PATH." >&2; exit 2; }
+	@mkdir -p $(TOOLS)/download
+	@cd $(TOOLS)/download && apt-get -qq download prometheus 2>/dev/null \
+	  || { echo "apt-get cannot find the package prometheus; run apt-get update first." >&2; exit 2; }
+	@dpkg -x $(TOOLS)/download/prometheus_*.deb $(TOOLS) && rm -r $(TOOLS)/download
+	@$(TOOLS)/usr/bin/prometheus --version 2>&1 | head -1
+
+observe: $(STAMP) ## Prometheus and Grafana for the gateway on PORT, until Ctrl-C
+	@$(BIN)/python -m deploy.observe --gateway 127.0.0.1:$(PORT) $(ARGS)
+
 test-clients: $(STAMP) ## The API through real clients, fuzzing and evaluation
 	@$(BIN)/pytest -m clients --numprocesses 0
 
@@ -67,13 +79,15 @@ lint: $(STAMP) ## Style, types and import contracts
 	@$(BIN)/lint-imports
 	@$(BIN)/python docs/list_files.py --check
 	@$(BIN)/python docs/list_settings.py --check
+	@$(BIN)/python -m deploy.grafana.write --check
 
 fmt: $(STAMP) ## Format and fix the code
 	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format --quiet .
 
-docs: $(STAMP) ## Write the generated parts of docs/: files in architecture.md, flags in server-arguments.md
+docs: $(STAMP) ## Write what is generated: files in architecture.md, flags in server-arguments.md, Grafana's dashboards
 	@$(BIN)/python docs/list_files.py
 	@$(BIN)/python docs/list_settings.py
+	@$(BIN)/python -m deploy.grafana.write
 
 clean: ## Remove the virtual environment and caches
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache *.egg-info

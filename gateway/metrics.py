@@ -15,7 +15,9 @@ from prometheus_client.registry import Collector
 from common.metrics import Histogram, counter, gauge
 from gateway.fleet.registry import Snapshot
 from gateway.fleet.worker import WorkerStatus
+from gateway.proxy.upstream import FailureKind
 from gateway.resilience.breaker import BreakerState
+from gateway.resilience.outcomes import RETRIED_STATUSES
 from gateway.routing.shadow import ShadowTally
 
 DURATION_BUCKETS_S = (
@@ -25,6 +27,11 @@ DURATION_BUCKETS_S = (
 _GAP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0)
 _CHOICE_BUCKETS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
 _PREFIX = "canopy_gateway_"
+_RETRY_CAUSES = (
+    *(f"status_{status}" for status in sorted(RETRIED_STATUSES)),
+    *(kind.value for kind in FailureKind if kind not in (FailureKind.TIMEOUT, FailureKind.STALE)),
+    *("silent", "resume"),
+)
 
 
 class _Served:
@@ -70,10 +77,11 @@ class Metrics(Collector):
         self.overrated_tokens = 0  # predicted as cached, and not
         self.underrated_tokens = 0  # cached, and not predicted
         self.shadow: ShadowTally | None = None
-        self.retries: Counter[str] = Counter()  # by cause
-        self.upstream_errors: Counter[str] = Counter()  # by kind
+        # From 0 on: Prometheus does not see the growth of a series that begins at 1.
+        self.retries = Counter(dict.fromkeys(_RETRY_CAUSES, 0))
+        self.upstream_errors = Counter({kind.value: 0 for kind in FailureKind})
+        self.breaker_moves = Counter({state.value: 0 for state in BreakerState})  # by new state
         self.choices: Counter[str] = Counter()  # by reason
-        self.breaker_moves: Counter[str] = Counter()  # by new state
         self.choice_times_s = Histogram(_CHOICE_BUCKETS_S)
         self._served: dict[tuple[str, str], _Served] = {}  # by endpoint and model
         self._tokens: dict[str, _Tokens] = {}  # by model

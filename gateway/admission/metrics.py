@@ -15,6 +15,7 @@ from common.metrics import Histogram, counter, gauge
 from gateway.admission.queue import AdmissionQueue, QueueRules
 
 _PREFIX = "canopy_gateway_"
+_CODES = ("queue_full", "displaced", "queue_timeout", "too_many_concurrent_requests", "rate_limit_exceeded")
 _WAIT_BUCKETS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
 
@@ -25,7 +26,7 @@ class AdmissionMetrics(Collector):
         self._queue: AdmissionQueue[Any] = queue if queue is not None else AdmissionQueue(QueueRules())
         self._clock = clock
         self.waited = Histogram(_WAIT_BUCKETS_S)  # of those that waited and were let in
-        self.refused: Counter[str] = Counter()  # by error code
+        self.refused = Counter(dict.fromkeys(_CODES, 0))  # by error code
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
