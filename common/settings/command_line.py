@@ -94,7 +94,7 @@ def _add_flag(parser: argparse.ArgumentParser, setting: Setting) -> None:
     if setting.kind is bool:
         parser.add_argument(*flags, *_off_flags(setting), action=_Switch, on_flags=flags, dest=setting.name)
     elif setting.is_list:
-        parser.add_argument(*flags, nargs="+", dest=setting.name)
+        parser.add_argument(*flags, nargs="+", action="extend", dest=setting.name)
     else:
         parser.add_argument(*flags, dest=setting.name)
 

@@ -27,7 +27,7 @@ def _lines(settings: Settings, sources: Mapping[str, str]) -> Iterator[str]:
             key, value = setting.spellings[0], getattr(settings, setting.name)
             source = sources.get(setting.name, "default")
             if setting.secret:
-                yield f"# {key}: {'not set' if value is None else 'set, not shown'}  # {source}"
+                yield f"# {key}: {'not set' if value in (None, []) else 'set, not shown'}  # {source}"
             else:
                 yield f"{key}: {_inline(value)}  # {source}"
 

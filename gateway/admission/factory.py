@@ -17,29 +17,29 @@ from gateway.config import GatewaySettings
 def make_keyring(settings: GatewaySettings) -> Keyring:
     """All keys. Raises UserError if the key file is at fault."""
     limits = read_key_file(settings.api_key_file) if settings.api_key_file is not None else []
-    if {settings.api_key, settings.admin_api_key} & {key.key for key in limits}:
+    if {*settings.api_key, settings.admin_api_key} & {key.key for key in limits}:
         raise UserError("--api-key-file has the key of --api-key or --admin-api-key; give each key once.")
-    if settings.api_key is not None:
-        limits.insert(0, KeyLimits(key=settings.api_key, name="api-key"))
+    limits = [KeyLimits(key=key, name="api-key") for key in dict.fromkeys(settings.api_key)] + limits
     keys = [(key.key, _caller(key, number, settings)) for number, key in enumerate(limits)]
     return Keyring(keys, settings.admin_api_key)
 
 
 def make_gate(settings: GatewaySettings, keyring: Keyring, clock: Clock, registry: CollectorRegistry) -> Gate | None:
-    """The gate, or None if nothing is limited."""
+    """The gate, or None if nothing is limited; its metrics are there either way."""
     processes = settings.gateway_processes
     limit, rate = settings.max_concurrent_requests, settings.rate_limit_tokens_per_second
     if limit < 0 and rate is None and not keyring.has_limits:
+        AdmissionMetrics(registry, None, clock)
         return None
     rules = QueueRules(
         max_concurrent=share(limit, processes) if limit >= 0 else None,
         size=share(settings.queue_size, processes),
         max_bytes=share(settings.queue_bytes, processes),
-        timeout_s=settings.queue_timeout_s,
+        timeout_s=min(settings.queue_timeout_s, settings.total_timeout_s),
     )
     bucket = TokenBucket(rate / processes, rate / processes) if rate is not None else None
     queue: AdmissionQueue[Guest] = AdmissionQueue(rules, bucket)
-    return Gate(queue, keyring, clock, AdmissionMetrics(registry, queue))
+    return Gate(queue, keyring, clock, AdmissionMetrics(registry, queue, clock))
 
 
 def share(total: int, processes: int) -> int:

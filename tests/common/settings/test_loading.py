@@ -51,6 +51,12 @@ def test_every_spelling_is_the_same_setting(tmp_path: Path) -> None:
     assert example(file="title: t", at=tmp_path).name == "t"
 
 
+def test_lists_grow_with_each_flag() -> None:
+    assert example("--name", "n", "--words", "a", "b", "--words", "c").words == ["a", "b", "c"]
+    assert example("--name", "n", "--words", "d").words == ["d"]  # nothing is left of another command line
+    assert example("--name", "n", "--words", "d", env={"CANOPY_WORDS": "e"}).words == ["d"]
+
+
 def test_short_forms_of_flags_are_not_taken() -> None:
     assert fault("--name", "n", "--verb") == "--verb is not a flag of example; did you mean --verbose?"
 

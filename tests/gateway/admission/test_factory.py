@@ -42,11 +42,19 @@ def test_a_key_has_the_common_limits_unless_it_has_its_own(tmp_path: Path) -> No
     assert len({caller.name for caller in limits.values()}) == 4
 
 
+def test_several_keys_of_the_command_line_are_several_callers() -> None:
+    settings = GatewaySettings(api_key=["a", "b", "a"], key_max_concurrent_requests=4)
+    callers = [caller_of(settings, key) for key in ("a", "b")]
+    assert len({caller.name for caller in callers}) == 2
+    assert [caller.max_concurrent for caller in callers] == [4, 4]
+
+
 def test_a_key_is_one_persons(tmp_path: Path) -> None:
     """Of a key that is given twice, nobody knows which limits count."""
     file = tmp_path / "keys.yaml"
     for text, settings in (
         ("- key: a", {"api_key": "a"}),
+        ("- key: a", {"api_key": ["b", "a"]}),
         ("- key: a", {"admin_api_key": "a"}),
     ):
         file.write_text(text)

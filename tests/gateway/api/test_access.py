@@ -36,6 +36,12 @@ async def test_generation_needs_a_key(fast_path: bool, caplog: pytest.LogCapture
     assert "client-key" not in caplog.text and "admin-key" not in caplog.text
 
 
+async def test_each_of_several_keys_opens(fast_path: bool) -> None:
+    async with FakeWorker() as worker, running_gateway([worker], fast_path=fast_path, api_key=["a", "b"]) as gateway:
+        statuses = [(await gateway.chat(authorization=f"Bearer {key}")).status_code for key in ("a", "b", "c")]
+        assert statuses == [200, 200, 401]
+
+
 async def test_a_body_without_key_is_not_kept(fast_path: bool) -> None:
     async with running_gateway([], fast_path=fast_path, api_key="k", max_body_bytes=2**20) as gateway:
         client = await gateway.raw()
