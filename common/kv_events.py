@@ -71,8 +71,9 @@ class EventBatch(msgspec.Struct, frozen=True, array_like=True):
 class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The JSON of --kv-events-config, keys as in SGLang; also how a worker tells where its streams are.
 
-    `load_endpoint` is ours: a PUB socket for load reports. Port 0: any free one. `buffer_steps`: batches kept for
-    replay; `hwm`: messages kept for a subscriber that is slow.
+    `load_endpoint` is ours: a PUB socket for load reports; without a publisher of events there is one only if it is
+    given, and "auto" is as good as an address. Port 0: any free one. `buffer_steps`: batches kept for replay; `hwm`:
+    messages kept for a subscriber that is slow.
     """
 
     publisher: Literal["null", "zmq"] = "zmq"

@@ -107,8 +107,12 @@ def combined_settings() -> type[Settings]:
 
 def with_events_for(worker_values: Mapping[str, Any], gateway_values: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of workers that publish what their gateway wants to follow."""
-    events = {"kv_events_config": {"publisher": "zmq"}} if gateway_values.get("routing_mode") == "exact" else {}
-    return {**events, **worker_values}
+    streams: dict[str, Any] = {}
+    if gateway_values.get("routing_mode") == "exact":
+        streams = {"kv_events_config": {"publisher": "zmq"}}
+    elif gateway_values.get("gateway_processes", 1) > 1:  # each knows of the others' requests what replicas tell
+        streams = {"kv_events_config": {"publisher": "null", "load_endpoint": "auto"}}
+    return {**streams, **worker_values}
 
 
 def from_anywhere(name: str, value: Any) -> Any:

@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from common.clock import Clock, MonotonicClock
+from common.exposition import render
 from gateway.admission.factory import make_gate, make_keyring
 from gateway.admission.keys import Keyring
 from gateway.api.app import make_app
@@ -20,13 +21,19 @@ from gateway.api.cors import for_browsers
 from gateway.api.guard import AccessGuard
 from gateway.api.proxied import Asgi, ProxyEndpoints
 from gateway.config import GatewaySettings
+from gateway.console.hub import Hub
+from gateway.console.mode import make_console
+from gateway.console.routes import console_routes
 from gateway.fleet.allowed_hosts import AllowedHosts
 from gateway.fleet.control import WorkerControl
 from gateway.fleet.discovery import Discovery, FleetDiscovery, StaticDiscovery
 from gateway.fleet.health import HealthMonitor
+from gateway.fleet.metrics import FleetMetrics, worker_series
 from gateway.fleet.ray_discovery import RayFleetWatch
 from gateway.fleet.registry import Registry
+from gateway.kv_events.load_stream import LoadStreams
 from gateway.kv_events.mode import ExactMode, make_exact_mode
+from gateway.loop_lag import LoopLag
 from gateway.metrics import Metrics
 from gateway.processes.siblings import Member, Siblings
 from gateway.proxy.access_log import AccessLog
@@ -34,11 +41,13 @@ from gateway.proxy.aliased import AliasedExchanges
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.fetch import Fetcher, WorkerProbe
 from gateway.proxy.forwarder import ConnectionPools, ExchangeFactory, Forwarder, bearer
+from gateway.proxy.metrics import InFlightMetrics
 from gateway.resilience.breaker import BreakerRules
 from gateway.resilience.resuming_exchange import ResumingExchanges
 from gateway.resilience.retry import RetryBudget, RetryRules
 from gateway.resilience.timeouts import Timeouts
 from gateway.routing.factory import make_policy
+from gateway.routing.metrics import IndexMetrics
 from gateway.routing.router import Router
 
 
@@ -54,7 +63,10 @@ class Gateway:
     health: HealthMonitor
     discovery: Discovery
     exact: ExactMode | None
+    loads: LoadStreams
     siblings: Siblings | None
+    loop_lag: LoopLag
+    console: Hub | None
 
     @contextlib.asynccontextmanager
     async def running(self, on_failure: Callable[[BaseException], None]) -> AsyncIterator[None]:
@@ -67,9 +79,11 @@ class Gateway:
             if not task.cancelled() and (error := task.exception()) is not None:
                 on_failure(error)
 
-        works = [self.discovery.run, self.health.run, self.forwarder.sweep]
+        works = [self.discovery.run, self.health.run, self.forwarder.sweep, self.loop_lag.run]
         if self.siblings is not None:
             works.append(self.siblings.run)
+        if self.console is not None:
+            works.append(self.console.run)
         tasks = [asyncio.create_task(work()) for work in works]
         for task in tasks:
             task.add_done_callback(check)
@@ -80,6 +94,7 @@ class Gateway:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await self.loads.close()
             if self.exact is not None:
                 await self.exact.follower.close()
 
@@ -115,9 +130,10 @@ def build(
         min_successes=settings.health_success_threshold,
         path=settings.health_endpoint,
         on_probe_failure=metrics.probe_failed,
-        on_silence=lambda url: forwarder.worker_silent(url),
+        on_silence=lambda url, hangs: forwarder.worker_silent(url, hangs=hangs),
     )
-    exact = make_exact_mode(settings, registry, clock, metrics.registry)
+    exact = make_exact_mode(settings, registry, metrics.registry)
+    loads = LoadStreams(registry, clock, settings.stream_endpoints)
     policy, metrics.shadow = make_policy(settings, clock, rng, exact.index if exact is not None else None)
     router = Router(registry, policy)
     forwarder = Forwarder(
@@ -137,13 +153,16 @@ def build(
         gate=make_gate(settings, keyring, clock, metrics.registry),
         preparer=exact.preparer if exact is not None else None,
     )
-    for subscriber in (metrics.workers, pools.follow, health.follow):
+    for subscriber in (metrics.workers, pools.follow, health.follow, loads.follow):
         registry.subscribe(subscriber)
     control = WorkerControl(registry, AllowedHosts(settings.allowed_worker_hosts))
-    siblings = make_siblings(member, control, metrics.registry)
+    discovery = make_discovery(settings, registry)
+    loop_lag = add_collectors(metrics.registry, forwarder, discovery, clock)
+    metrics_text = partial(text_of, metrics.registry, registry, member)
+    siblings = make_siblings(member, control, metrics_text)
     app = make_app(
         registry,
-        siblings.metrics if siblings is not None else partial(render_here, metrics.registry),
+        siblings.metrics if siblings is not None else partial(render_here, metrics_text),
         forwarder,
         fetcher,
         control,
@@ -151,27 +170,52 @@ def build(
         policy_name=settings.policy,
         max_body_bytes=settings.max_body_bytes,
     )
+    console = None
+    if settings.console:
+        facts = {"policy": settings.policy, "keys": keyring.guards_anything}
+        console = make_console(registry, forwarder, siblings, member.index if member is not None else 0, facts)
+        app.include_router(console_routes(console))
     asgi: Asgi = ProxyEndpoints(app, forwarder, max_body_bytes=settings.max_body_bytes)
     if keyring.guards_anything:
         asgi = AccessGuard(asgi, keyring, forwarder)
     if settings.cors_allowed_origins:
         asgi = for_browsers(asgi, settings.cors_allowed_origins)
-    discovery = make_discovery(settings, registry)
-    return Gateway(settings, registry, forwarder, asgi, keyring, health, discovery, exact, siblings)
+    return Gateway(
+        settings, registry, forwarder, asgi, keyring, health, discovery, exact, loads, siblings, loop_lag, console
+    )
 
 
-def make_siblings(member: Member | None, control: WorkerControl, registry: CollectorRegistry) -> Siblings | None:
+def add_collectors(
+    collectors: CollectorRegistry, forwarder: Forwarder, discovery: Discovery, clock: Clock
+) -> LoopLag:
+    """Everything that /metrics tells beside what is counted on the way. Returns what must run to be measured."""
+    index = forwarder.router.policy.index
+    IndexMetrics(collectors, [index] if index is not None else [])
+    InFlightMetrics(collectors, forwarder)
+    if isinstance(discovery, FleetDiscovery):
+        FleetMetrics(collectors, lambda: discovery.records)
+    ProcessCollector(registry=collectors)
+    return LoopLag(collectors, clock)
+
+
+def text_of(collectors: CollectorRegistry, registry: Registry, member: Member | None = None) -> bytes:
+    """The metrics of this process; if it is one of several, each sample says which."""
+    process = f'process="{member.index}"' if member is not None else ""
+    return render(collectors, process) + worker_series(registry, process).encode()
+
+
+def make_siblings(member: Member | None, control: WorkerControl, metrics_text: Callable[[], bytes]) -> Siblings | None:
     """How this process talks with the gateway's others, if there are any."""
     if member is None:
         return None
-    siblings = Siblings(member, control, partial(generate_latest, registry))
+    siblings = Siblings(member, control, metrics_text)
     control.announce = siblings.announce
     return siblings
 
 
-async def render_here(registry: CollectorRegistry) -> bytes:
+async def render_here(metrics_text: Callable[[], bytes]) -> bytes:
     """The metrics of the only process."""
-    return generate_latest(registry)
+    return metrics_text()
 
 
 def make_discovery(settings: GatewaySettings, registry: Registry) -> Discovery:

@@ -22,3 +22,11 @@ def fault(
     headers = {"retry-after": str(retry_after_s)} if retry_after_s is not None else None
     body = error_body(status, message, param=param, code=code) | (extra or {})
     return JSONResponse(body, status_code=status, headers=headers)
+
+
+def field_of(message: str) -> str | None:
+    """The field that a message of msgspec speaks of."""
+    quoted = message.split("`")[1::2]
+    if message.startswith("Object") and quoted:
+        return quoted[-1]
+    return quoted[-1].removeprefix("$.") if quoted and quoted[-1].startswith("$.") else None

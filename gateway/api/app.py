@@ -13,10 +13,12 @@ from common.errors import HttpFault
 from gateway.api.answers import fault
 from gateway.api.explain import explain_routes
 from gateway.api.fleet_wide import FanOut, fan_out_routes, model_routes
-from gateway.api.health import Render, health_routes
+from gateway.api.health import health_routes
+from gateway.api.prometheus import Render, prometheus_routes
 from gateway.api.workers import http_fault, older_worker_routes, worker_routes
 from gateway.fleet.control import WorkerControl
 from gateway.fleet.registry import Registry
+from gateway.proxy.aborts import Aborts
 from gateway.proxy.fetch import Fetcher
 from gateway.proxy.forwarder import Forwarder
 
@@ -34,7 +36,8 @@ def make_app(
 ) -> FastAPI:
     """Everything but what is proxied to one worker."""
     app = FastAPI(title="Canopy gateway", version="0.1.0")
-    app.include_router(health_routes(registry, render_metrics, forwarder))
+    app.include_router(health_routes(registry, forwarder))
+    app.include_router(prometheus_routes(registry, render_metrics, fetcher))
     app.include_router(worker_routes(registry, control))
     app.include_router(older_worker_routes(registry, control))
     app.include_router(model_routes(registry, aliases))
@@ -42,7 +45,9 @@ def make_app(
         registry, forwarder.router, policy_name, aliases, max_body_bytes=max_body_bytes, preparer=forwarder.preparer
     )
     app.include_router(explaining)
-    app.include_router(fan_out_routes(control, FanOut(registry, fetcher), max_body_bytes=max_body_bytes))
+    app.include_router(
+        fan_out_routes(control, FanOut(registry, fetcher), Aborts(forwarder), max_body_bytes=max_body_bytes)
+    )
     app.add_exception_handler(HttpFault, _fault)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from gateway.api.answers import fault
+from gateway.api.answers import fault, field_of
 from gateway.fleet.control import WorkerControl
 from gateway.fleet.registry import Registry, Snapshot
 from gateway.fleet.worker import NO_LIFE, LoadReport, WorkerView
+from gateway.proxy.aborts import Aborts
 from gateway.proxy.asgi import BodyTooLarge, read_body
 from gateway.proxy.endpoints import too_large
 from gateway.proxy.fetch import Fetcher, FetchError
@@ -45,8 +48,12 @@ class FanOut:
 
     async def post(self, path: str, headers: Headers, body: bytes) -> list[Outcome]:
         """POST to all at once; each gets five seconds."""
-        headers = [item for item in headers if item[0] in _PASSED_ON]
         workers = [worker for worker in self._registry.snapshot.workers if worker.life != NO_LIFE]
+        return await self.post_to(workers, path, headers, body)
+
+    async def post_to(self, workers: Sequence[WorkerView], path: str, headers: Headers, body: bytes) -> list[Outcome]:
+        """POST to these; likewise."""
+        headers = [item for item in headers if item[0] in _PASSED_ON]
         return list(await asyncio.gather(*(self._ask(worker, path, headers, body) for worker in workers)))
 
     async def _ask(self, worker: WorkerView, path: str, headers: Headers, body: bytes) -> Outcome:
@@ -91,7 +98,14 @@ def model_routes(registry: Registry, aliases: Mapping[str, str]) -> APIRouter:
     return router
 
 
-def fan_out_routes(control: WorkerControl, fan_out: FanOut, *, max_body_bytes: int) -> APIRouter:
+class Abort(msgspec.Struct, frozen=True):
+    """The body of /abort_request."""
+
+    rid: str | None = None
+    abort_all: bool | None = None
+
+
+def fan_out_routes(control: WorkerControl, fan_out: FanOut, aborts: Aborts, *, max_body_bytes: int) -> APIRouter:
     """What every worker is asked to do."""
     router = APIRouter()
 
@@ -107,22 +121,36 @@ def fan_out_routes(control: WorkerControl, fan_out: FanOut, *, max_body_bytes: i
     async def abort_request(request: Request) -> Response:
         try:
             body = await read_body(request.headers.raw, request.receive, max_body_bytes)
+            asked = msgspec.json.decode(body, type=Abort)
         except BodyTooLarge:
             return fault(413, too_large(max_body_bytes))
-        return summary(await fan_out.post("/abort_request", request.headers.raw, body))
+        except msgspec.MsgspecError as error:
+            return fault(400, f"{error}.", param=field_of(str(error)))
+        if asked.rid is None and not asked.abort_all:
+            return fault(400, "Give the rid of the request to abort, or abort_all: true.", param="rid")
+        meant = aborts.all() if asked.rid is None or asked.abort_all else aborts.find(asked.rid)
+        told = {"known": len(meant), "ended_here": aborts.end_waiting(meant)}
+        headers = request.headers.raw
+        if asked.abort_all or not meant:  # somebody else's, perhaps
+            outcomes = await fan_out.post("/abort_request", headers, body)
+        else:
+            outcomes = await fan_out.post_to(aborts.holders(meant), "/abort_request", headers, body)
+            if not outcomes:
+                return JSONResponse({"results": [], **told})
+        return summary(outcomes, told)
 
     return router
 
 
-def summary(outcomes: list[Outcome]) -> Response:
-    """200 if every worker did it; else the worst of their answers, with all of them in the body."""
+def summary(outcomes: list[Outcome], told: Mapping[str, Any] = MappingProxyType({})) -> Response:
+    """200 if every worker did it; else the worst of their answers, with all of them in the body, and `told`."""
     if not outcomes:
-        return fault(503, "There is no worker to ask.", retry_after_s=1)
+        return fault(503, "There is no worker to ask.", retry_after_s=1, extra=dict(told))
     worst = max(outcomes, key=lambda outcome: outcome.status)
-    results = [outcome.as_json() for outcome in outcomes]
+    body = {"results": [outcome.as_json() for outcome in outcomes], **told}
     if worst.status < 400:
-        return JSONResponse({"results": results})
-    return fault(worst.status, f"Worker {worst.worker.name}: {worst.text}", extra={"results": results})
+        return JSONResponse(body)
+    return fault(worst.status, f"Worker {worst.worker.name}: {worst.text}", extra=body)
 
 
 def model_card(name: str, root: str | None) -> dict[str, Any]:

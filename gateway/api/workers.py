@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from common.errors import HttpFault
-from gateway.api.answers import fault
+from gateway.api.answers import fault, field_of
 from gateway.fleet.control import NewWorker, WorkerControl
 from gateway.fleet.registry import Registry
 from gateway.fleet.worker import WorkerView
@@ -64,7 +64,7 @@ def worker_routes(registry: Registry, control: WorkerControl) -> APIRouter:
         except BodyTooLarge:
             return fault(413, f"The body is larger than {_MAX_BODY_BYTES} bytes.")
         except msgspec.MsgspecError as error:
-            return fault(400, f"{error}.", param=_field(str(error)))
+            return fault(400, f"{error}.", param=field_of(str(error)))
 
     @router.delete("/workers", status_code=202)
     async def remove_worker(url: Annotated[str, Query()], force: bool = False) -> Response:
@@ -108,14 +108,6 @@ def accepted(worker: WorkerView) -> Response:
     """202, with where to look."""
     location = f"/workers/{quote(worker.name, safe=':')}"
     return JSONResponse(describe(worker), status_code=202, headers={"location": location})
-
-
-def _field(message: str) -> str | None:
-    """The field that a message of msgspec speaks of."""
-    quoted = message.split("`")[1::2]
-    if message.startswith("Object") and quoted:
-        return quoted[-1]
-    return quoted[-1].removeprefix("$.") if quoted and quoted[-1].startswith("$.") else None
 
 
 def http_fault(error: HttpFault) -> Response:

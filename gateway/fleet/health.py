@@ -16,13 +16,15 @@ import orjson
 from common.clock import Clock
 from gateway.fleet.metrics_load import load_of_metrics
 from gateway.fleet.registry import Registry, Snapshot
-from gateway.fleet.worker import Identity, LoadReport, WorkerStatus, WorkerView
+from gateway.fleet.worker import Identity, LoadReport, Ours, WorkerStatus, WorkerView
 from gateway.kv_events.endpoints import told_endpoints, told_tokenizer
+from gateway.resilience.timeouts import MAX_SWEEP_S
 
 _LOG = logging.getLogger("gateway.health")
 _IDENTITY_EVERY = 10  # probes of a ready worker
 _NOT_READY_INTERVAL_S = 0.5
 _MAX_PARALLEL = 64
+_PUSHED_S = 2.0  # after a pushed report the next one is expected for so long; idle workers push each second
 _SERVER_INFO_PATHS = ("/server_info", "/get_server_info", "/model_info", "/get_model_info")
 _METRICS_PATH = "/metrics"
 _LOAD_PATHS = ("/v1/loads", "/get_load", _METRICS_PATH)
@@ -76,8 +78,9 @@ class _Record:
 class HealthMonitor:
     """Probes every registered worker at its own pace.
 
-    `on_silence` hears the URL of a worker that went out of service because it does not answer, with each such probe: it
-    may hang with requests inside, unlike one that refuses connections or says that it is not well.
+    `on_silence(url, hangs)` is called with each probe that a worker out of service does not answer: requests may be
+    stuck there, unlike at one that refuses connections or says that it is not well. `hangs`: `max_failures` probes in a
+    row failed, and for as long as one may last nothing of any answer came from there.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class HealthMonitor:
         min_successes: int = 1,
         path: str = "/health",
         on_probe_failure: Callable[[], None],
-        on_silence: Callable[[str], None] = lambda url: None,
+        on_silence: Callable[[str, bool], None] = lambda url, hangs: None,
     ) -> None:
         self._registry = registry
         self._probe = probe
@@ -183,7 +186,7 @@ class HealthMonitor:
                 self._registry.lost(url, str(error))
                 record.want_identity = True
             elif self._failed(url, record, str(error), certain=False):
-                self._on_silence(url)
+                self._on_silence(url, self._hangs(url, record))
 
     def _failed(self, url: str, record: _Record, message: str, *, certain: bool) -> bool:
         """Returns whether the worker is out of service now."""
@@ -199,11 +202,20 @@ class HealthMonitor:
         self._registry.degrade(url, message)
         return True
 
+    def _hangs(self, url: str, record: _Record) -> bool:
+        """Not by a refused connection: a worker that ends in peace refuses new ones, and a dead one's are closed."""
+        worker = self._registry.snapshot.get(url)
+        return worker is not None and record.failures >= self._max_failures and not self._flows(worker)
+
     def _tolerated(self, worker: WorkerView, record: _Record) -> bool:
         if worker.status is not WorkerStatus.READY:
             return False
-        flowing = self._clock.now_s() - worker.load.last_progress_s < self._interval_s + self._timeout_s
-        return flowing or record.failures < self._max_failures
+        return record.failures < self._max_failures or self._flows(worker)
+
+    def _flows(self, worker: WorkerView) -> bool:
+        """Whether something of any answer came from it within the time of a probe. Sweeps note it, a little later."""
+        window_s = self._interval_s + self._timeout_s + MAX_SWEEP_S
+        return self._clock.now_s() - worker.load.last_progress_s < window_s
 
     async def _identify(self, url: str, record: _Record) -> None:
         record.probes += 1
@@ -220,21 +232,30 @@ class HealthMonitor:
         self._registry.identify(url, identity)
 
     async def _load(self, url: str, record: _Record) -> None:
+        worker = self._registry.snapshot.get(url)
+        if worker is None or self._pushes(worker):
+            return
         while record.load_path is not None:
+            before = worker.load.ours
             answer = await self._probe.get(url, record.load_path, self._timeout_s)
             if answer.status == 200:
-                self._report(url, record.load_path, answer.body)
+                self._report(url, record.load_path, answer.body, before)
                 return
             if answer.status not in (404, 405):
                 return
             following = _LOAD_PATHS[_LOAD_PATHS.index(record.load_path) + 1 :]
             record.load_path = following[0] if following else None
 
-    def _report(self, url: str, path: str, body: bytes) -> None:
+    def _pushes(self, worker: WorkerView) -> bool:
+        """Whether the worker's load comes without being asked for."""
+        report = worker.load.report
+        return report is not None and report.pushed and self._clock.now_s() - report.received_s < _PUSHED_S
+
+    def _report(self, url: str, path: str, body: bytes, before: Ours) -> None:
         now_s = self._clock.now_s()
         report = load_of_metrics(body, now_s) if path == _METRICS_PATH else load_of(decode(body), now_s)
         if report is not None:
-            self._registry.report(url, report)
+            self._registry.report(url, report, before)
 
     async def _first_json(self, url: str, paths: tuple[str, ...]) -> dict[str, Any]:
         """The first of `paths` that the worker has, as a JSON object; empty if it has none."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from gateway.fleet.worker import NO_LIFE, Identity, LoadReport, WorkerLoad, WorkerStatus, WorkerView
+from gateway.fleet.worker import NO_LIFE, Identity, LoadReport, Ours, WorkerLoad, WorkerStatus, WorkerView
 from gateway.resilience.breaker import BreakerRules, BreakerState
 from gateway.resilience.guard import ReplicaGuard, Standing
 from gateway.resilience.outcomes import Outcome
@@ -188,19 +188,21 @@ class Registry:
         self._watch(worker, lambda guard: guard.judge(outcome, trial, now_s, rest_s), now_s, cause)
 
     def tick(self, now_s: float) -> None:
-        """Time has passed: end rests, let trials through."""
+        """Time has passed: end rests, let trials through, take old reports for less."""
         for worker in self.snapshot.workers:
+            worker.load.age(now_s)
             guard = worker.guard
             if guard.standing is not Standing.GOOD:
                 self._watch(worker, lambda guard: guard.tick(now_s), now_s, "")
         if self._standings_wait:
             self._publish()
 
-    def report(self, url: str, report: LoadReport) -> None:
-        """Keep a worker's own load numbers. They are live state, not part of the snapshot."""
+    def report(self, url: str, report: LoadReport, before: Ours | None = None) -> None:
+        """Keep a worker's own load numbers; `before` as in WorkerLoad.told. They are live state, not part of the
+        snapshot."""
         worker = self._workers.get(url)
         if worker is not None:
-            worker.load.told(report)
+            worker.load.told(report, before)
 
     def _move(self, url: str, status: WorkerStatus, message: str = "") -> None:
         worker = self._workers.get(url)

@@ -6,12 +6,14 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import NamedTuple
 
 from gateway.kv_events.endpoints import Endpoints, TokenizerSource
 from gateway.resilience.breaker import BreakerRules
 from gateway.resilience.guard import ReplicaGuard
 
 NO_LIFE = 0  # the `life` of a worker whose process is known to be dead
+OTHERS_HALF_LIFE_S = 1.0
 
 
 class WorkerStatus(Enum):
@@ -60,15 +62,31 @@ class LoadReport:
     gen_throughput: float = 0.0
     cache_hit_rate: float = 0.0
     received_s: float = 0.0  # our clock
+    pushed: bool = False  # without being asked for
+
+
+class Ours(NamedTuple):
+    """What of a worker's load is ours."""
+
+    requests: int
+    tokens: int  # of prompts, to be prefilled
+
+
+def remaining_share(age_s: float) -> float:
+    """How much of what others had at a worker still counts so long after the worker reported it: half a second later
+    70 %, then half of it each second. A number that nobody renews may be about requests that are long over."""
+    return float(0.5 ** (max(age_s, 0.0) / OTHERS_HALF_LIFE_S))
 
 
 class WorkerLoad:
     """The ledger of one worker: requests in flight and prompt tokens it still has to prefill for us.
 
-    Written by its tickets and the health probe only; policies read it. It lives as long as the worker's registration.
+    Written by its tickets and by whoever brings the worker's reports; policies read it. It lives as long as the
+    worker's registration.
     """
 
     __slots__ = (
+        "_others_told",
         "expiring",
         "inflight",
         "last_progress_s",
@@ -87,6 +105,7 @@ class WorkerLoad:
         self.report: LoadReport | None = None
         self.others_requests = 0  # that the worker reported beyond ours: another gateway's, or sent directly
         self.others_tokens = 0  # the same of prompt tokens waiting there
+        self._others_told = Ours(0, 0)  # both, when they were reported
         self.expiring: deque[Ticket] = deque()  # in order of entry; for `expire`
 
     def begin(self, uncached_tokens: int, release_s: float | None) -> Ticket:
@@ -102,11 +121,27 @@ class WorkerLoad:
             expiring.append(ticket)
         return ticket
 
-    def told(self, report: LoadReport) -> None:
-        """The worker's own numbers came."""
+    @property
+    def ours(self) -> Ours:
+        """What we have there now."""
+        return Ours(self.inflight, self.pending_tokens)
+
+    def told(self, report: LoadReport, before: Ours | None = None) -> None:
+        """The worker's own numbers came. `before`: ours when they may have been made; what ended since is nobody
+        else's."""
+        then, now = before or self.ours, self.ours
         self.report = report
-        self.others_requests = max(report.running_requests + report.waiting_requests - self.inflight, 0)
-        self.others_tokens = max(report.waiting_tokens - self.pending_tokens, 0)
+        requests = report.running_requests + report.waiting_requests - max(then.requests, now.requests)
+        tokens = report.waiting_tokens - max(then.tokens, now.tokens)
+        self._others_told = Ours(max(requests, 0), max(tokens, 0))
+        self.others_requests, self.others_tokens = self._others_told
+
+    def age(self, now_s: float) -> None:
+        """Time has passed since the last report: what others had there counts less and less."""
+        if self.report is not None and (self.others_requests or self.others_tokens):
+            share = remaining_share(now_s - self.report.received_s)
+            self.others_requests = round(self._others_told.requests * share)
+            self.others_tokens = round(self._others_told.tokens * share)
 
     @property
     def requests(self) -> int:

@@ -50,30 +50,34 @@ def told_endpoints(url: str, config: object, page_size: object = None) -> Endpoi
     """From the `kv_events_config` that the worker at `url` tells, as an object or its JSON; None if there are none.
 
     Blocks are of one page if it does not say more. Only ports are taken from it, the host is the worker's: what one
-    worker says must not make us call others.
+    worker says must not make us call others. Without a publisher of events it may push its load all the same.
     """
     try:
         fields = orjson.loads(config) if isinstance(config, str) else config
-        if not isinstance(fields, dict) or fields.get("publisher", "null") != "zmq":
+        if not isinstance(fields, dict):
             return None
         told = KvEventsConfig.of({name: fields[name] for name in KvEventsConfig.__struct_fields__ if name in fields})
     except ValueError:
         return None
     host = urlsplit(url).hostname or ""
+    load = _at(host, told.load_endpoint)
+    if fields.get("publisher", "null") != "zmq":
+        return Endpoints("", load=load) if load else None
     events = _at(host, told.endpoint or "tcp://*:5557")
     if not events:
         return None
     size = told.block_size or (page_size if isinstance(page_size, int) else 0)
-    return Endpoints(events, _at(host, told.replay_endpoint), _at(host, told.load_endpoint), told.topic, max(size, 0))
+    return Endpoints(events, _at(host, told.replay_endpoint), load, told.topic, max(size, 0))
 
 
 def given_endpoints(settings: Sequence[str]) -> dict[str, Endpoints]:
-    """From URL=EVENTS[,REPLAY[,LOAD]] each. Raises ValueError."""
+    """From URL=EVENTS[,REPLAY[,LOAD]] each; what a worker does not have may be empty. Raises ValueError."""
     found = {}
     for text in settings:
         url, equals, addresses = text.partition("=")
         parts = addresses.split(",")
-        if not equals or not 1 <= len(parts) <= 3 or not all(part.startswith(("tcp://", "ipc://")) for part in parts):
+        sound = all(part.startswith(("tcp://", "ipc://")) for part in parts if part)
+        if not equals or not 1 <= len(parts) <= 3 or not any(parts) or not sound:
             raise ValueError(f"{text!r} is not URL=EVENTS[,REPLAY[,LOAD]] with endpoints like tcp://host:5557")
         events, replay, load = [*parts, "", ""][:3]
         found[url.rstrip("/")] = Endpoints(events, replay, load)

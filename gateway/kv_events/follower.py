@@ -1,4 +1,4 @@
-"""Follows the streams of all workers that have some, as they come and go; one task for each stream."""
+"""Follows the event streams of all workers that have one, as they come and go; one task for each."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 
 import zmq.asyncio
 
-from common.clock import Clock
-from gateway.fleet.registry import Registry, Snapshot
+from gateway.fleet.registry import Snapshot
 from gateway.fleet.worker import NO_LIFE, WorkerView
 from gateway.kv_events.endpoints import Endpoints, TokenizerSource
 from gateway.kv_events.exact_index import ExactIndex
-from gateway.kv_events.load_stream import follow_load
 from gateway.kv_events.stream import EventStream, StreamLost
 from gateway.kv_events.tokenizers import Tokenizers
 
@@ -30,21 +27,18 @@ class EventFollower:
 
     def __init__(
         self,
-        registry: Registry,
         index: ExactIndex,
         tokenizers: Tokenizers,
-        clock: Clock,
         given: Mapping[str, Endpoints],
         source: TokenizerSource | None = None,
     ) -> None:
-        self._registry = registry
         self._index = index
         self._tokenizers = tokenizers
-        self._clock = clock
         self._given = given
         self._source = source
         self._context = zmq.asyncio.Context()
-        self._streams: dict[int, tuple[Endpoints, list[asyncio.Task[None]]]] = {}  # by life
+        self._streams: dict[int, tuple[Endpoints, asyncio.Task[None]]] = {}  # by life
+        self._tasks: set[asyncio.Task[None]] = set()  # those, and those that are about to end
         self.counts: Counter[str] = Counter()
 
     @property
@@ -57,10 +51,12 @@ class EventFollower:
         wanted: dict[int, tuple[WorkerView, Endpoints]] = {}
         for worker in snapshot.workers:
             endpoints = self._given.get(worker.url) or worker.identity.events
-            if endpoints is not None and worker.life != NO_LIFE:
+            if endpoints is None or not endpoints.events:
+                continue
+            if worker.life != NO_LIFE:
                 wanted[worker.life] = worker, endpoints
             source = self.source_of(worker)
-            if source is not None and endpoints is not None:
+            if source is not None:
                 self._tokenizers.want(source)
         for life in [life for life in self._streams if life not in wanted]:
             self._end(life)
@@ -78,27 +74,23 @@ class EventFollower:
 
     async def close(self) -> None:
         """End all streams."""
-        tasks = [task for _, tasks in self._streams.values() for task in tasks]
         for life in list(self._streams):
             self._end(life)
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._context.term()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._context.term()  # would wait for ever for an open socket
         self._tokenizers.close()
 
     def _begin(self, worker: WorkerView, endpoints: Endpoints) -> None:
-        life, url = worker.life, worker.url
+        life = worker.life
         stream = EventStream(self._context, worker.name, life, endpoints, self._index, self.counts)
-        tasks = [asyncio.create_task(stream.run())]
-        if endpoints.load:
-            report = partial(self._registry.report, url)
-            tasks.append(asyncio.create_task(follow_load(self._context, endpoints.load, self._clock, report)))
-        for task in tasks:
-            task.add_done_callback(self._check)
-        self._streams[life] = endpoints, tasks
+        task = asyncio.create_task(stream.run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._check)
+        self._streams[life] = endpoints, task
 
     def _end(self, life: int) -> None:
-        for task in self._streams.pop(life)[1]:
-            task.cancel()
+        self._streams.pop(life)[1].cancel()
         self._index.end(life)
 
     def _check(self, task: asyncio.Task[None]) -> None:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
-from common.clock import Clock
 from gateway.config import GatewaySettings
 from gateway.fleet.registry import Registry
-from gateway.kv_events.endpoints import TokenizerSource, given_endpoints
+from gateway.kv_events.endpoints import TokenizerSource
 from gateway.kv_events.exact_index import BLOCK_BYTES, ExactIndex
 from gateway.kv_events.follower import EventFollower
 from gateway.kv_events.metrics import ExactModeMetrics
@@ -28,7 +27,7 @@ class ExactMode:
 
 
 def make_exact_mode(
-    settings: GatewaySettings, registry: Registry, clock: Clock, metrics_registry: CollectorRegistry
+    settings: GatewaySettings, registry: Registry, metrics_registry: CollectorRegistry
 ) -> ExactMode | None:
     """With --routing-mode exact: its parts, following the registry. Call inside a running event loop."""
     if settings.routing_mode != "exact":
@@ -37,7 +36,7 @@ def make_exact_mode(
     tokenizers = Tokenizers(settings.exact_token_cache_bytes)
     path = settings.exact_tokenizer_path
     source = TokenizerSource(path) if path is not None else None
-    follower = EventFollower(registry, index, tokenizers, clock, given_endpoints(settings.kv_events_endpoints), source)
+    follower = EventFollower(index, tokenizers, settings.stream_endpoints, source)
     preparer = Preparer(registry, index, follower, tokenizers)
     ExactModeMetrics(metrics_registry, index, follower, tokenizers, preparer.results)
     registry.subscribe(follower.follow)

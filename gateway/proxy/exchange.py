@@ -1,7 +1,7 @@
 """One generation request: choose a worker, send, relay, retry elsewhere before the first byte, account, clean up.
 
 Callback-driven, so that both data paths share it: the downstream feeds it `start`, `pause`, `resume` and `cancel`; the
-upstream connection feeds it as a Sink. Whatever happens, `_finish` runs once.
+upstream connection feeds it as a Sink. Whatever happens, `_finish` runs once, and the sweep sees that it does in time.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
-import orjson
 
 from common.errors import HttpFault
 from gateway.fleet.worker import Ticket
 from gateway.proxy.chunked import payload_of
 from gateway.proxy.downstream import Downstream, respond
-from gateway.proxy.http1 import Headers, ResponseHead, request_head
+from gateway.proxy.http1 import Headers, ResponseHead
 from gateway.proxy.inbound import Inbound
-from gateway.proxy.sse import EventGate, error_event
-from gateway.proxy.upstream import ConnectError, ConnectionPool, Failure, FailureKind, UpstreamConnection
+from gateway.proxy.pool import ConnectionPool
+from gateway.proxy.sse import FRAMED_EVENT_ENDS, LAST_EVENTS, EventGate, error_event
+from gateway.proxy.upstream import ConnectError, Failure, FailureKind, UpstreamConnection
 from gateway.proxy.usage import CACHED_KEY, find_usage
 from gateway.resilience.breaker import BreakerState
 from gateway.resilience.outcomes import RETRIED_STATUSES, Outcome, outcome_of, rest_of
@@ -29,9 +29,7 @@ from gateway.routing.router import RETRY_AFTER_S, RouteFault
 if TYPE_CHECKING:
     from gateway.proxy.forwarder import Forwarder
 
-_LAST_EVENTS = (b"data: [DONE]\n\n", b"data: [DONE]\n\n\r\n")
 _CLIENT_CLOSED_STATUS = 499  # never sent; labels the metric
-_FRAMED_EVENT_ENDS = (b"\n\n\r\n", b"\r\n\r\n\r\n")
 
 
 class Exchange:
@@ -42,11 +40,12 @@ class Exchange:
         "_connection",
         "_downstream",
         "_forwarder",
+        "_gaps_s",
         "_gate",
-        "_has_data",
         "_last_data",
         "_moved",
         "_paused",
+        "_piece_s",
         "_progress_s",
         "_relay",
         "_rest_s",
@@ -69,8 +68,7 @@ class Exchange:
         self._ticket: Ticket | None = None
         self._tried: list[str] = []
         self._gate: EventGate | None = None
-        self._has_data = False
-        self._last_data = b""  # of the body, with or without chunked coding
+        self._last_data = b""  # of the body, with or without chunked coding; empty: none came
         self._relay: Callable[[bytes], None] | None = None  # takes whole chunks; None: not now
         self._moved = False  # body bytes came since `_progress_s`
         self._paused = False
@@ -78,6 +76,8 @@ class Exchange:
         self._scan_usage = True
         self.start_s = self._attempt_start_s = forwarder.clock.now_s()
         self._progress_s = 0.0  # when body bytes last came, as far as the last sweep saw
+        self._gaps_s: list[float] | None = None  # of a stream: where the times between its pieces go
+        self._piece_s = 0.0  # when its last piece came
         self._rest_s = 0.0  # for which the worker wants to be spared
         self.done = False
 
@@ -96,7 +96,7 @@ class Exchange:
         """The client left."""
         if self.done:
             return
-        if self._last_data.endswith(_LAST_EVENTS):  # it has all it wants, and does not wait for the end of the body
+        if self._last_data.endswith(LAST_EVENTS):  # it has all it wants, and does not wait for the end of the body
             self._finish(self._status, Outcome.SERVED)
             return
         self._forwarder.metrics.client_disconnects += 1
@@ -116,31 +116,42 @@ class Exchange:
             self._connection.resume_reading()
 
     def check_time(self, now_s: float) -> None:
-        """Called by the sweep: give up where a time-out has passed."""
-        if self._connection is None:
-            return  # connecting has its own time-out
+        """Called by the sweep, whatever the request waits for: give up where a time-out has passed."""
         if self._moved:
             self._note_progress(now_s)
         if self._paused:
             self._progress_s = now_s  # while the client holds us back, nothing can come
-        age_s, begun = now_s - self.start_s, bool(self._status)
-        silence_s = now_s - (self._progress_s if begun else self._attempt_start_s)
-        message = self._forwarder.timeouts.exceeded(age_s=age_s, silence_s=silence_s, begun=begun)
-        if message:
-            self._connection.fail(Failure(FailureKind.TIMEOUT, message))
+        begun = bool(self._status)
+        since_s = self._progress_s if begun else self._attempt_start_s
+        silence_s = now_s - since_s if self._connection is not None else 0.0  # other waits have bounds of their own
+        message = self._forwarder.timeouts.exceeded(age_s=now_s - self.start_s, silence_s=silence_s, begun=begun)
+        if not message:
+            return
+        failure = Failure(FailureKind.TIMEOUT, message)
+        if self._connection is not None:
+            self._connection.fail(failure)
+        else:
+            self._end(failure, HttpFault(failure.answer[0], f"There was {message}.", code=failure.answer[1]))
 
     def worker_silent(self) -> None:
         """The worker hangs. Who waits for an answer's beginning goes elsewhere; with nobody else, it waits on."""
         if not self._status and self._connection is not None:
             self._retried("silent", Outcome.REPLICA_FAULT)
 
+    def worker_hangs(self) -> None:
+        """The worker hangs, and nothing comes from it for anybody. What has begun there will not go on."""
+        if self._status and self._connection is not None:
+            self._connection.fail(Failure(FailureKind.HUNG, "the worker answers no probe and sends nothing any more"))
+
     def shut_down(self) -> None:
         """The gateway stops and the grace time is over."""
         failure = Failure(FailureKind.CUT, "the gateway is shutting down")
-        if self._status:
-            self._break_off(failure, Outcome.CLIENT_FAULT)
-        else:
-            self._refuse(HttpFault(503, failure.message, code="shutting_down"))
+        self._end(failure, HttpFault(503, failure.message, code="shutting_down"))
+
+    @property
+    def sent(self) -> bool:
+        """Whether a worker has it."""
+        return self._connection is not None
 
     # --- Guest of the gate ------------------------------------------------------------------------------------------
 
@@ -156,8 +167,7 @@ class Exchange:
         self._attempt()
 
     def turn_away(self, fault: HttpFault, retry_after_s: int | None) -> None:
-        self._finish(fault.status, Outcome.CLIENT_FAULT)
-        self._answer(fault, retry_after_s)
+        self._refuse(fault, retry_after_s=retry_after_s)
 
     # --- attempts ---------------------------------------------------------------------------------------------------
 
@@ -173,15 +183,17 @@ class Exchange:
         if forwarder.preparer is not None and inbound.route.tokens is None and inbound.route.text:
             forwarder.preparer.prepare(inbound.body, inbound.route, self._prepared)
             return
+        begin_s = forwarder.clock.now_s()
         try:
             choice = forwarder.router.route(inbound.route, self._tried)
         except RouteFault as fault:
             self._refuse(fault)
             return
-        forwarder.metrics.choices[choice.reason] += 1
         self.choice = choice
+        forwarder.chose(self, choice)
         self._tried.append(choice.worker.url)
         self._attempt_start_s = now_s = forwarder.clock.now_s()
+        forwarder.metrics.choice_times_s.observe(now_s - begin_s)
         release_s = None if inbound.route.stream else now_s + choice.wait_s
         self._ticket = choice.worker.load.begin(choice.uncached_tokens, release_s)
         if choice.worker.guard.breaker.state is BreakerState.HALF_OPEN:
@@ -212,10 +224,8 @@ class Exchange:
     def _send(self, connection: UpstreamConnection, pool: ConnectionPool) -> None:
         inbound = self.inbound
         self._connection = connection
-        request, body = inbound.head, inbound.body
-        lines = request.lines if pool.authorization is None else pool.lines(request.lines)
-        head = request_head(request.method, request.target, pool.host_header, lines, len(body), inbound.request_id)
-        connection.send(request.method, head, body, self)
+        head = pool.head(inbound.head, len(inbound.body), inbound.request_id)
+        connection.send(inbound.head.method, head, inbound.body, self)
         if self._paused:
             connection.pause_reading()
 
@@ -228,7 +238,7 @@ class Exchange:
         assert self.choice is not None
         self._leave_worker(outcome, cause)
         forwarder.router.policy.failed(self.choice)
-        forwarder.metrics.retries[cause] += 1
+        forwarder.retried(self, cause)
         if wait_s > 0:
             forwarder.call_later(wait_s, self._attempt)
         else:
@@ -270,19 +280,27 @@ class Exchange:
     def on_chunk(self, framed: bytes) -> None:
         """The way of nearly all of a stream's events."""
         relay = self._relay
-        if relay is None or not framed.endswith(_FRAMED_EVENT_ENDS):
+        if relay is None or not framed.endswith(FRAMED_EVENT_ENDS):
             self.on_data(payload_of(framed), framed)
             self.on_flush()
             return
         if self._scan_usage and framed.find(CACHED_KEY) >= 0:
             self._look_for_usage(framed)
+        if self._gaps_s is not None:
+            now_s = self._forwarder.clock.now_s()
+            self._gaps_s.append(now_s - self._piece_s)
+            self._piece_s = now_s
         self._moved = True
         self._last_data = framed
         relay(framed)
 
     def on_data(self, payload: bytes, framed: bytes | None) -> None:
-        if not self._has_data:
+        if not self._last_data:
             self._first_data(self._forwarder.clock.now_s())
+        elif self._gaps_s is not None:
+            now_s = self._forwarder.clock.now_s()
+            self._gaps_s.append(now_s - self._piece_s)
+            self._piece_s = now_s
         self._moved = True
         self._last_data = payload
         if self._scan_usage:
@@ -318,7 +336,7 @@ class Exchange:
         assert self.choice is not None
         self._forwarder.note_failure(self.choice.worker, failure)
         fault = Outcome.REPLICA_FAULT
-        if self._gate is not None and self._last_data.endswith(_LAST_EVENTS):
+        if self._gate is not None and self._last_data.endswith(LAST_EVENTS):
             self._complete(b"", fault, failure.kind.value)
         elif self._status:
             self._break_off(failure, fault)
@@ -348,19 +366,23 @@ class Exchange:
             self._downstream.data(ending, None)
         self._downstream.end()
 
-    def _refuse(self, fault: HttpFault, outcome: Outcome = Outcome.CLIENT_FAULT) -> None:
-        """Answer with an error of our own."""
-        choice = self.choice
-        if choice is not None:
-            self._forwarder.router.policy.failed(choice)
-        self._finish(fault.status, outcome, fault.code or "")
-        self._answer(fault, RETRY_AFTER_S if fault.status == 503 else None)
+    def _end(self, failure: Failure, fault: HttpFault) -> None:
+        """End it here, through no fault of the worker: by `fault`, or as an answer that broke off."""
+        if self._status:
+            self._break_off(failure, Outcome.CLIENT_FAULT)
+        else:
+            self._refuse(fault)
 
-    def _answer(self, fault: HttpFault, retry_after_s: int | None) -> None:
-        headers = [(b"content-type", b"application/json"), *self.inbound.answer_headers(self.choice)]
-        if retry_after_s is not None:
-            headers.append((b"retry-after", str(retry_after_s).encode()))
-        respond(self._downstream, fault.status, headers, orjson.dumps(fault.body()))
+    def _refuse(
+        self, fault: HttpFault, outcome: Outcome = Outcome.CLIENT_FAULT, retry_after_s: int | None = None
+    ) -> None:
+        """Answer with an error of our own."""
+        if self.choice is not None:
+            self._forwarder.router.policy.failed(self.choice)
+        self._finish(fault.status, outcome, fault.code or "")
+        if retry_after_s is None and fault.status == 503:
+            retry_after_s = RETRY_AFTER_S
+        respond(self._downstream, fault.status, *self.inbound.fault_answer(fault, self.choice, retry_after_s))
 
     def _finish(self, status: int, outcome: Outcome, cause: str = "") -> None:
         assert not self.done
@@ -378,23 +400,17 @@ class Exchange:
         self._progress_s = self.choice.worker.load.last_progress_s = now_s
 
     def _first_data(self, now_s: float) -> None:
-        assert self._ticket is not None
-        self._has_data = True
+        assert self._ticket is not None and self.choice is not None
         self._note_progress(now_s)
         self._ticket.prefilled()
         if self.inbound.route.stream and self._status < 400:
-            assert self.choice is not None
-            self._forwarder.metrics.first_token(self.inbound.endpoint, now_s - self.start_s)
+            self._gaps_s = self._forwarder.metrics.gaps_of(self.choice.worker.model)
+            self._piece_s = now_s
+            self._forwarder.first_token(self, now_s - self.start_s)
             self._forwarder.router.policy.started(self.choice, now_s - self._attempt_start_s)
 
     def _look_for_usage(self, payload: bytes) -> None:
         usage = find_usage(payload)
-        if usage is None:
-            return
-        self._scan_usage = False
-        if not self.inbound.route.single:
-            return
-        assert self.choice is not None
-        prompt_tokens, cached_tokens, completion_tokens = usage
-        self._forwarder.metrics.usage(prompt_tokens, self.choice.cached_tokens, cached_tokens)
-        self._forwarder.router.policy.served(self.choice, prompt_tokens, cached_tokens, completion_tokens)
+        if usage is not None and self.choice is not None:
+            self._scan_usage = False
+            self._forwarder.note_usage(self.inbound, self.choice, *usage)

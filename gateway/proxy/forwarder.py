@@ -17,12 +17,14 @@ from gateway.proxy.access_log import AccessLog
 from gateway.proxy.downstream import Downstream
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.inbound import Inbound
+from gateway.proxy.observer import ExchangeObserver
 from gateway.proxy.outbox import Outbox
-from gateway.proxy.upstream import ConnectionPool, Failure, FailureKind
+from gateway.proxy.pool import ConnectionPool
+from gateway.proxy.upstream import Failure, FailureKind
 from gateway.resilience.outcomes import Outcome
 from gateway.resilience.retry import RetryBudget, RetryRules
 from gateway.resilience.timeouts import Timeouts
-from gateway.routing.policy import RouteRequest
+from gateway.routing.policy import Choice, RouteRequest
 from gateway.routing.router import Router
 
 ExchangeFactory = Callable[["Forwarder", Inbound, Downstream], Exchange]
@@ -119,6 +121,7 @@ class Forwarder:
         self.metrics = metrics
         self.clock = clock
         self.draining = False
+        self.observers: tuple[ExchangeObserver, ...] = ()
         self._access_log = access_log
         self._registry = registry
         self._suspect = suspect
@@ -129,6 +132,11 @@ class Forwarder:
     def inflight(self) -> int:
         """Exchanges that are not over."""
         return len(self._live)
+
+    @property
+    def live(self) -> list[Exchange]:
+        """Those, in no order."""
+        return list(self._live)
 
     def enter(self, exchange: Exchange) -> None:
         """An exchange begins."""
@@ -141,17 +149,37 @@ class Forwarder:
         self._live.discard(exchange)
         if self.gate is not None:
             self.gate.leave(exchange)
-        inbound, duration_s = exchange.inbound, self.clock.now_s() - exchange.start_s
+        inbound, choice, duration_s = exchange.inbound, exchange.choice, self.clock.now_s() - exchange.start_s
         self.metrics.inflight -= 1
-        self.metrics.answered(inbound.endpoint, status, duration_s)
+        self.metrics.answered(inbound.endpoint, choice.worker.model if choice is not None else "", status, duration_s)
         if self._access_log.enabled:
-            choice = exchange.choice
             worker, reason = (choice.worker.name, choice.reason) if choice is not None else ("", "")
             self._access_log.add(inbound.request_id, inbound.endpoint, status, worker, reason, duration_s)
+        for observer in self.observers:
+            observer.ended(exchange, status)
+
+    def chose(self, exchange: Exchange, choice: Choice) -> None:
+        """An exchange has a worker for its next attempt."""
+        self.metrics.choices[choice.reason] += 1
+        for observer in self.observers:
+            observer.chose(exchange, choice)
+
+    def retried(self, exchange: Exchange, cause: str) -> None:
+        """An attempt failed, and the exchange goes on with another one."""
+        self.metrics.retries[cause] += 1
+        for observer in self.observers:
+            observer.retried(exchange, cause)
+
+    def first_token(self, exchange: Exchange, ttft_s: float) -> None:
+        """The first body bytes of a streamed answer came."""
+        assert exchange.choice is not None
+        self.metrics.first_token(exchange.inbound.endpoint, exchange.choice.worker.model, ttft_s)
+        for observer in self.observers:
+            observer.first_token(exchange, ttft_s)
 
     def refused(self, endpoint: str, status: int) -> None:
         """A request was answered with an error before it became an exchange."""
-        self.metrics.answered(endpoint, status, 0.0)
+        self.metrics.answered(endpoint, "", status, 0.0)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a task that nobody awaits, and keep it alive."""
@@ -176,6 +204,15 @@ class Forwarder:
             self._registry.degrade(worker.url, failure.message)
         self._suspect(worker.url)
 
+    def note_usage(
+        self, inbound: Inbound, choice: Choice, prompt_tokens: int, cached_tokens: int, completion_tokens: int
+    ) -> None:
+        """An answer told its usage. That of several prompts together tells nothing about one."""
+        self.metrics.tokens(choice.worker.model, prompt_tokens, cached_tokens, completion_tokens)
+        if inbound.route.single:
+            self.metrics.prediction(choice.cached_tokens, cached_tokens)
+            self.router.policy.served(choice, prompt_tokens, cached_tokens, completion_tokens)
+
     def begin_trial(self, worker: WorkerView) -> int:
         """A request goes to a worker whose breaker is half-open."""
         return self._registry.begin_trial(worker)
@@ -199,24 +236,32 @@ class Forwarder:
         in_time = wait_s <= rules.max_backoff_s and now_s + wait_s < start_s + self.timeouts.total_s
         return wait_s if in_time and self.retry_budget.take(now_s) else None
 
-    def worker_silent(self, url: str) -> None:
-        """A worker hangs: let the requests that wait for it go elsewhere."""
+    def worker_silent(self, url: str, *, hangs: bool) -> None:
+        """A worker does not answer: let the requests that wait for it go elsewhere. If it `hangs`, nothing else comes
+        from it either: end what has begun there."""
         for exchange in list(self._live):
             if not exchange.done and exchange.choice is not None and exchange.choice.worker.url == url:
                 exchange.worker_silent()
+                if hangs and not exchange.done and exchange.choice.worker.url == url:
+                    exchange.worker_hangs()
 
     async def sweep(self) -> None:
         """Enforce time-outs, for ever."""
         while True:
             await asyncio.sleep(self.timeouts.sweep_s)
             now_s = self.clock.now_s()
-            for exchange in list(self._live):
-                if not exchange.done:
-                    exchange.check_time(now_s)
+            self.check_times(now_s)
             self.pools.close_idle()
             self._registry.tick(now_s)
             self._registry.reap(now_s, self._drain_grace_s)
             self._access_log.flush()
+            self.metrics.fold()
+
+    def check_times(self, now_s: float) -> None:
+        """End every request whose time is over, whatever it waits for."""
+        for exchange in list(self._live):
+            if not exchange.done:
+                exchange.check_time(now_s)
 
     def shut_down(self) -> None:
         """End every exchange now, as cleanly as its state allows."""

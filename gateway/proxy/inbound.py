@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import msgspec
+import orjson
 
+from common.errors import HttpFault
 from gateway.proxy.http1 import REQUEST_ID_HEADER, Headers, RequestHead
 from gateway.routing.policy import Choice, RouteRequest
 
@@ -26,3 +28,10 @@ class Inbound(msgspec.Struct, frozen=True):
             route = f"worker={choice.worker.name}; reason={choice.reason}; cached={choice.cached_tokens}"
             headers.append((_ROUTE_HEADER, route.encode()))
         return headers
+
+    def fault_answer(self, fault: HttpFault, choice: Choice | None, retry_after_s: int | None) -> tuple[Headers, bytes]:
+        """Headers and body of an error of our own."""
+        headers = [(b"content-type", b"application/json"), *self.answer_headers(choice)]
+        if retry_after_s is not None:
+            headers.append((b"retry-after", str(retry_after_s).encode()))
+        return headers, orjson.dumps(fault.body())

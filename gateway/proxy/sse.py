@@ -8,6 +8,9 @@ from common.errors import error_body
 
 _MAX_HELD_BYTES = 1 << 20
 _ENDS = (b"\n\n", b"\r\n\r\n")
+# As whole chunks of chunked coding end, too.
+FRAMED_EVENT_ENDS = (b"\n\n\r\n", b"\r\n\r\n\r\n")
+LAST_EVENTS = (b"data: [DONE]\n\n", b"data: [DONE]\n\n\r\n")
 
 
 class EventGate:

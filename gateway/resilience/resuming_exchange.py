@@ -139,11 +139,13 @@ class ResumingExchange(Exchange):
         """For a reason that is no fault of the worker at hand."""
         self._break_off(Failure(FailureKind.CUT, message), Outcome.CLIENT_FAULT)
 
-    def _refuse(self, fault: HttpFault, outcome: Outcome = Outcome.CLIENT_FAULT) -> None:
+    def _refuse(
+        self, fault: HttpFault, outcome: Outcome = Outcome.CLIENT_FAULT, retry_after_s: int | None = None
+    ) -> None:
         if self._status:
             self._give_up(fault.message)
         else:
-            super()._refuse(fault, outcome)
+            super()._refuse(fault, outcome, retry_after_s)
 
 
 class ResumingExchanges:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_MAX_SWEEP_S = 1.0
+MAX_SWEEP_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class Timeouts:
     @property
     def sweep_s(self) -> float:
         """How often to look: time-outs are late by at most this."""
-        return min(_MAX_SWEEP_S, min(self.first_byte_s, self.idle_s, self.total_s) / 4)
+        return min(MAX_SWEEP_S, min(self.first_byte_s, self.idle_s, self.total_s) / 4)
 
     def exceeded(self, *, age_s: float, silence_s: float, begun: bool) -> str | None:
         """What has taken too long, None if nothing has.

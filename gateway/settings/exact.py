@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
 from pydantic import field_validator
 
 from common.settings import Settings, option
-from gateway.kv_events.endpoints import given_endpoints
+from gateway.fleet.registry import check_url
+from gateway.kv_events.endpoints import Endpoints, given_endpoints
 
 _option = partial(option, category="Routing")
 
@@ -29,7 +31,7 @@ class ExactSettings(Settings):
     )
     kv_events_endpoints: list[str] = _option(
         [],
-        "exact mode: where the events of workers come from that do not tell it in /server_info: "
+        "where the events (exact mode) and the load of workers come from that do not tell it in /server_info: "
         "WORKER_URL=EVENTS[,REPLAY[,LOAD]] each, with ZMQ endpoints like tcp://host:5557",
     )
     exact_index_bytes: int = _option(
@@ -40,5 +42,14 @@ class ExactSettings(Settings):
     @field_validator("kv_events_endpoints", mode="after")
     @classmethod
     def _check_endpoints(cls, value: list[str]) -> list[str]:
-        given_endpoints(value)
+        _by_worker(value)
         return value
+
+    @property
+    def stream_endpoints(self) -> dict[str, Endpoints]:
+        """By the worker's URL in its normal form."""
+        return _by_worker(self.kv_events_endpoints)
+
+
+def _by_worker(value: Sequence[str]) -> dict[str, Endpoints]:
+    return {check_url(url): endpoints for url, endpoints in given_endpoints(value).items()}

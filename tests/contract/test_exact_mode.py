@@ -147,3 +147,19 @@ async def test_load_is_pushed(gateway: RunningGateway) -> None:
             lambda: any(worker.load.report and worker.load.report.running_requests for worker in workers), 2, "a report"
         )
         print(f"told after {time.monotonic() - started_s:.3f} s")
+
+
+async def test_load_is_pushed_in_approximate_mode_too(replicas: list[ReplicaProcess]) -> None:
+    """Two gateways: each sees at once what the other has there, and at once that it is over."""
+    urls = [process.url for process in replicas]
+    body = {"messages": [{"role": "user", "content": "go"}], "max_tokens": 4000, "ignore_eos": True, "stream": True}
+    async with (
+        running_gateway(urls, health_interval_s=30.0) as ours,
+        running_gateway(urls, health_interval_s=30.0) as other,
+    ):
+        loads = [worker.load for worker in ours.gateway.registry.snapshot.workers]
+        await until(lambda: all(load.report and load.report.pushed for load in loads), WAIT_S, "both streams")
+        async with other.client.stream("POST", "/v1/chat/completions", content=orjson.dumps(body)):
+            await until(lambda: sum(load.others_requests for load in loads) == 1, 2, "the other's request")
+        await until(lambda: sum(load.others_requests for load in loads) == 0, 2, "its end")
+        assert [load.inflight for load in loads] == [0, 0]

@@ -14,14 +14,15 @@ import zmq.asyncio
 
 from common.clock import MonotonicClock
 from common.kv_events import SNAPSHOT, KvEventsConfig, chain
-from gateway.fleet.worker import LoadReport
+from gateway.fleet.registry import Registry
+from gateway.fleet.worker import Identity, LoadReport
 from gateway.kv_events.endpoints import Endpoints, told_endpoints
 from gateway.kv_events.exact_index import ExactIndex
-from gateway.kv_events.load_stream import follow_load
+from gateway.kv_events.load_stream import LoadStreams, follow_load
 from gateway.kv_events.stream import EventStream
 from tests.helpers.processes import until
 from worker.ipc.messages import CacheChange, CacheCleared, CacheRemoved, CacheStored
-from worker.kv_events.publisher import EventPublisher
+from worker.kv_events.publisher import EventPublisher, LoadPublisher
 from worker.token_ids import pack_tokens
 
 SIZE = 2
@@ -235,11 +236,73 @@ async def test_pushed_load_is_there_at_once() -> None:
     assert report.token_usage == pytest.approx(0.5)
 
 
+def with_streams(registry: Registry, url: str, load: str) -> None:
+    """A worker that tells where its load is."""
+    registry.add(url, source="test")
+    registry.identify(url, Identity(model="m", events=Endpoints("", load=load)))
+
+
+async def test_loads_are_followed_as_workers_come_and_go() -> None:
+    """Without events, at an address of the worker's choice; another process at the same address is followed anew."""
+    url = "http://127.0.0.1:8"
+    registry = Registry()
+    streams = LoadStreams(registry, MonotonicClock(), {})
+    registry.subscribe(streams.follow)
+
+    async def hears(publisher: LoadPublisher, number: int) -> None:
+        deadline_s = time.monotonic() + WAIT_S
+        load = registry.snapshot.workers[0].load
+        while load.report is None or load.report.running_requests != number:
+            assert time.monotonic() < deadline_s
+            publisher.publish_load({"loads": [{"num_running_reqs": number}]})
+            await asyncio.sleep(0.02)
+        assert load.report.pushed and load.others_requests == number
+
+    for number in (3, 4):
+        publisher = LoadPublisher(KvEventsConfig(publisher="null", load_endpoint="auto"), "127.0.0.1")
+        assert publisher.config.load_endpoint is not None
+        with_streams(registry, url, publisher.config.load_endpoint)
+        assert len(streams) == 1
+        await hears(publisher, number)
+        publisher.close()
+    registry.lost(url, "dead")
+    assert len(streams) == 0
+    registry.ready(url)
+    assert len(streams) == 1
+    registry.remove(url)
+    assert len(streams) == 0
+    await streams.close()
+
+
+async def test_of_a_large_fleet_some_loads_are_followed() -> None:
+    registry = Registry()
+    streams = LoadStreams(registry, MonotonicClock(), {})
+    registry.subscribe(streams.follow)
+    for number in range(70):
+        with_streams(registry, f"http://w{number}:1", f"tcp://127.0.0.1:{number + 1}")
+    assert len(streams) == 64
+    registry.remove("http://w0:1")
+    assert len(streams) == 64  # the next one is
+    await streams.close()
+
+
+async def test_an_endpoint_that_cannot_be_is_told_and_costs_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    registry = Registry()
+    streams = LoadStreams(registry, MonotonicClock(), {"http://w:1": Endpoints("", load="tcp://no such host:x")})
+    registry.subscribe(streams.follow)
+    registry.add("http://w:1", source="test")
+    await asyncio.sleep(0.05)
+    assert "cannot be followed: cannot connect to tcp://no such host:x" in caplog.text
+    await streams.close()
+
+
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
         (None, None),
         ({"publisher": "null"}, None),
+        ({"publisher": "null", "load_endpoint": "tcp://x:9"}, Endpoints("", load="tcp://10.0.0.1:9")),
+        ({"publisher": "null", "endpoint": "tcp://x:9"}, None),
         ('{"publisher": "zmq", "endpoint": "tcp://*:5557"}', Endpoints("tcp://10.0.0.1:5557", block_size=64)),
         ({"publisher": "zmq", "endpoint": "tcp://evil:99"}, Endpoints("tcp://10.0.0.1:99", block_size=64)),
         ({"publisher": "zmq", "endpoint": "ipc:///tmp/x"}, None),

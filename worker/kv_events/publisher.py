@@ -38,6 +38,35 @@ _SNAPSHOT_BLOCKS = 512  # of one message: a few milliseconds of the event loop
 _MAX_REPLAY_QUEUE = 100_000  # messages for one that asks; a snapshot must fit
 
 
+class LoadPublisher:
+    """The socket that tells the load. `host`: as in EventPublisher. Raises UserError if the endpoint cannot be bound.
+    `config` tells where it is then."""
+
+    def __init__(self, config: KvEventsConfig, host: str) -> None:
+        given = config.load_endpoint
+        endpoint = _anywhere(host) if given is None or given == "auto" else given
+        self._sequence = -1
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PUB)  # never blocks
+        self._socket.set_hwm(config.hwm)
+        try:
+            bound = _bind(self._socket, "load_endpoint", endpoint)
+        except UserError:
+            self.close()
+            raise
+        self.config = msgspec.structs.replace(config, load_endpoint=bound)
+
+    def publish_load(self, report: object) -> None:
+        """Tell the load, as /v1/loads has it."""
+        self._sequence += 1
+        self._socket.send_multipart((LOAD_TOPIC, sequence_frame(self._sequence), msgspec.msgpack.encode(report)))
+
+    def close(self) -> None:
+        """Drop what is unsent and close. May be called twice."""
+        self._socket.close(linger=0)
+        self._context.term()
+
+
 class EventPublisher:
     """Owns the sockets and the mirror. `host`: where endpoints go that the configuration leaves out.
 
@@ -49,23 +78,23 @@ class EventPublisher:
         self._mirror = Mirror(block_size)
         self._topic = config.topic.encode()
         self._sequence = -1
-        self._load_sequence = -1
         self._past: deque[tuple[int, bytes]] = deque(maxlen=config.buffer_steps)
         self._context = zmq.Context()
         self._events = self._context.socket(zmq.PUB)  # never blocks
-        self._load = self._context.socket(zmq.PUB)
         self._replay = zmq.asyncio.Context.shadow(self._context).socket(zmq.ROUTER)
-        for socket, queue in ((self._events, config.hwm), (self._load, config.hwm), (self._replay, _MAX_REPLAY_QUEUE)):
+        self._load: LoadPublisher | None = None
+        for socket, queue in ((self._events, config.hwm), (self._replay, _MAX_REPLAY_QUEUE)):
             socket.set_hwm(queue)
-        anywhere = f"tcp://{f'[{host}]' if ':' in host else host}:0"
+        anywhere = _anywhere(host)
         try:
-            self.config = msgspec.structs.replace(
+            bound = msgspec.structs.replace(
                 config,
                 endpoint=_bind(self._events, "endpoint", config.endpoint or anywhere),
                 replay_endpoint=_bind(self._replay, "replay_endpoint", config.replay_endpoint or anywhere),
-                load_endpoint=_bind(self._load, "load_endpoint", config.load_endpoint or anywhere),
                 block_size=block_size,
             )
+            self._load = LoadPublisher(bound, host)
+            self.config, self.publish_load = self._load.config, self._load.publish_load
         except UserError:
             self.close()
             raise
@@ -74,12 +103,6 @@ class EventPublisher:
     def publish(self, changes: Sequence[CacheChange]) -> None:
         """Tell what a step has changed."""
         self._publish(self._mirror.apply(changes))
-
-    def publish_load(self, report: object) -> None:
-        """Tell the load, as /v1/loads has it."""
-        self._load_sequence += 1
-        frames = (LOAD_TOPIC, sequence_frame(self._load_sequence), msgspec.msgpack.encode(report))
-        self._load.send_multipart(frames)
 
     async def answer_replays(self) -> None:
         """Answer those who have missed something, for ever."""
@@ -95,7 +118,9 @@ class EventPublisher:
 
     def close(self) -> None:
         """Drop what is unsent and close. May be called twice."""
-        for socket in (self._events, self._replay, self._load):
+        if self._load is not None:
+            self._load.close()
+        for socket in (self._events, self._replay):
             socket.close(linger=0)
         self._context.term()
 
@@ -116,6 +141,11 @@ class EventPublisher:
         for sequence, payload in list(self._past):
             if sequence >= start:
                 yield sequence_frame(sequence), payload
+
+
+def _anywhere(host: str) -> str:
+    """Any free port at this address."""
+    return f"tcp://{f'[{host}]' if ':' in host else host}:0"
 
 
 def _bind(socket: zmq.Socket[Any], name: str, endpoint: str) -> str:

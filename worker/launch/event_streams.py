@@ -7,8 +7,11 @@ import contextlib
 import time
 from collections.abc import Callable
 
+import msgspec
+
+from common.kv_events import KvEventsConfig
 from worker.config import WorkerSettings
-from worker.kv_events.publisher import EventPublisher
+from worker.kv_events.publisher import EventPublisher, LoadPublisher
 from worker.kv_events.recorder import block_size_of, events_config
 from worker.server.control import load_report
 from worker.server.errors import RequestFault
@@ -25,6 +28,17 @@ def open_events(settings: WorkerSettings, host: str, page_size: int) -> EventPub
     if config is None:
         return None
     return EventPublisher(config, host, block_size_of(page_size, config.block_size), time.time)
+
+
+def open_load(settings: WorkerSettings, host: str) -> LoadPublisher | None:
+    """The publisher of the load where no events are published, if --kv-events-config names a load_endpoint. `host`: as
+    above. Raises UserError."""
+    if settings.kv_events_config is None:
+        return None
+    config = KvEventsConfig.of(settings.kv_events_config)
+    if config.load_endpoint is None:
+        return None
+    return LoadPublisher(msgspec.structs.replace(config, publisher="null"), host)
 
 
 async def push_loads(service: Service, publish: Callable[[object], None]) -> None:

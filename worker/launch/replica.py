@@ -24,9 +24,9 @@ from common.tls import tls_options
 from worker.config import WorkerSettings
 from worker.ipc.channel import FrontendChannel
 from worker.ipc.messages import CacheChanges, ModelFound, SchedulerFailed, SchedulerReady, Shutdown
-from worker.kv_events.publisher import EventPublisher
+from worker.kv_events.publisher import EventPublisher, LoadPublisher
 from worker.launch.child import REPORTED, SchedulerProcess, how_it_ended
-from worker.launch.event_streams import open_events, push_loads
+from worker.launch.event_streams import open_events, open_load, push_loads
 from worker.launch.ready_file import write_ready_file
 from worker.server.app import create_app
 from worker.server.lifecycle import ReplicaState
@@ -73,6 +73,7 @@ class Replica:
         self._failure: asyncio.Future[Failure] = loop.create_future()
         self._background: list[asyncio.Task[None]] = []
         self._events: EventPublisher | None = None
+        self._load: LoadPublisher | None = None  # without events
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
 
@@ -141,16 +142,22 @@ class Replica:
         self._announce(ready, scheduler_pid)
 
     def _open_events(self, ready: SchedulerReady) -> None:
-        """Publish what the prefix cache holds, if that is wanted. Raises UserError."""
-        self._events = events = open_events(self._settings, self._listener.getsockname()[0], ready.page_size)
+        """Publish what the prefix cache holds, and the load, as far as that is wanted. Raises UserError."""
+        host = self._listener.getsockname()[0]
+        self._events = events = open_events(self._settings, host, ready.page_size)
         if events is not None:
-            self._service.kv_events = events.config
             self._spawn(events.answer_replays())
-            self._spawn(push_loads(self._service, events.publish_load))
+        else:
+            self._load = open_load(self._settings, host)
+        source = events or self._load
+        if source is not None:
+            self._service.kv_events = source.config
+            self._spawn(push_loads(self._service, source.publish_load))
 
     def _close_events(self) -> None:
-        if self._events is not None:
-            self._events.close()
+        for publisher in (self._events, self._load):
+            if publisher is not None:
+                publisher.close()
 
     def _announce(self, ready: SchedulerReady, scheduler_pid: int) -> None:
         settings, incarnation = self._settings, self._service.incarnation

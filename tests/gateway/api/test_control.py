@@ -141,20 +141,87 @@ async def test_flush_reaches_everyone_and_empties_the_index() -> None:
         assert sorted(result["status"] for result in refused.json()["results"]) == [200, 400]
 
 
-async def test_aborts_reach_everyone() -> None:
+async def test_aborts_of_what_is_not_known_here_reach_everyone() -> None:
+    """It may be another gateway's request."""
     async with (
         FakeWorker(other={"/abort_request": echo}) as a,
         FakeWorker(other={"/abort_request": echo}) as b,
         running_gateway([a, b]) as gateway,
     ):
-        answer = await gateway.client.post("/abort_request", json={"rid": "r1"})
-        assert answer.status_code == 200
-        assert [worker.requests[-1].json for worker in (a, b)] == [{"rid": "r1"}] * 2
+        for body in ({"rid": "r1"}, {"abort_all": True}, {"rid": "r1", "abort_all": True}):
+            answer = await gateway.client.post("/abort_request", json=body)
+            assert (answer.status_code, answer.json()["known"]) == (200, 0)
+            assert [worker.requests[-1].json for worker in (a, b)] == [body] * 2
         await b.kill()
         half = await gateway.client.post("/abort_request", json={"rid": "r1"})
         assert half.status_code in (200, 502)  # by whether its death is known already
     async with running_gateway([]) as gateway:
         assert (await gateway.client.post("/abort_request", json={"rid": "r1"})).status_code == 503
+
+
+@pytest.mark.parametrize("body", ["{", "[]", "{}", '{"rid": 7}', '{"abort_all": false}'])
+async def test_bad_aborts(body: str) -> None:
+    async with FakeWorker(other={"/abort_request": echo}) as worker, running_gateway([worker]) as gateway:
+        answer = await gateway.client.post("/abort_request", content=body)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+        assert not worker.requests
+
+
+@pytest.mark.parametrize("given", ["mine", ["yours", "mine"]])
+async def test_an_abort_goes_to_the_worker_that_has_the_request(given: object) -> None:
+    go_on = asyncio.Event()
+
+    async def waits(request: Received, reply: Reply) -> None:
+        await go_on.wait()
+        await reply.json({})
+
+    scripts = {"/abort_request": echo}
+    async with (
+        FakeWorker(waits, other=scripts) as a,
+        FakeWorker(waits, other=scripts) as b,
+        running_gateway([a, b], policy="least_load") as gateway,
+    ):
+        others = asyncio.create_task(gateway.client.post("/generate", json={"text": 'not "mine"', "rid": "theirs"}))
+        await until(lambda: a.active == 1, 5, "the other one runs")
+        asked = asyncio.create_task(gateway.client.post("/generate", json={"text": "x", "rid": given}))
+        await until(lambda: b.active == 1, 5, "it runs")
+        answer = (await gateway.client.post("/abort_request", json={"rid": "mine"})).json()
+        assert (answer["known"], answer["ended_here"]) == (1, 0)
+        assert [result["url"] for result in answer["results"]] == [b.url]
+        assert [len(worker.requests) for worker in (a, b)] == [1, 2]
+        go_on.set()
+        assert [(await task).status_code for task in (others, asked)] == [200, 200]
+
+
+async def test_an_abort_ends_what_waits_in_the_gateway() -> None:
+    """No worker has it, so none is asked."""
+    go_on = asyncio.Event()
+
+    async def waits(request: Received, reply: Reply) -> None:
+        await go_on.wait()
+        await reply.json({})
+
+    async with (
+        FakeWorker(waits, other={"/abort_request": echo}) as worker,
+        running_gateway([worker], max_concurrent_requests=1) as gateway,
+    ):
+        first = asyncio.create_task(gateway.client.post("/generate", json={"text": "x", "rid": "first"}))
+        await until(lambda: worker.active == 1, 5, "the first one runs")
+        waiting = [
+            asyncio.create_task(gateway.client.post("/generate", json={"text": "x", "rid": f"r{number}"}))
+            for number in range(2)
+        ]
+        await until(lambda: gateway.gateway.forwarder.inflight == 3, 5, "they wait")
+        answer = await gateway.client.post("/abort_request", json={"rid": "r0"})
+        assert (answer.status_code, answer.json()) == (200, {"results": [], "known": 1, "ended_here": 1})
+        refused = await waiting[0]
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "request_aborted")
+        assert len(worker.requests) == 1
+        answer = await gateway.client.post("/abort_request", json={"abort_all": True})
+        assert (answer.json()["known"], answer.json()["ended_here"], len(answer.json()["results"])) == (2, 1, 1)
+        go_on.set()
+        assert [(await task).status_code for task in (first, waiting[1])] == [200, 400]
+        assert gateway.inflight == 0
 
 
 async def test_tools_are_passed_to_one_worker() -> None:

@@ -13,7 +13,7 @@ import orjson
 from common.clock import MonotonicClock
 from gateway.fleet.health import HealthMonitor, Unreachable, first_model, identity_of, load_of
 from gateway.fleet.registry import Registry
-from gateway.fleet.worker import NO_LIFE, Identity, WorkerStatus, WorkerView
+from gateway.fleet.worker import NO_LIFE, Identity, LoadReport, WorkerStatus, WorkerView
 from tests.helpers.processes import until
 
 URL = "http://w:1"
@@ -95,6 +95,42 @@ async def test_other_makers_need_only_health_and_models() -> None:
         await until(lambda: registry.snapshot.ready.get("their-model"), 2, "ready")
         await until(lambda: probe.asked.count("/health") > 5, 2, "more probes")
         assert probe.asked.count("/v1/loads") == probe.asked.count("/get_load") == 1  # it has none: not asked again
+
+
+async def test_a_load_that_is_pushed_is_not_asked_for() -> None:
+    clock, probe = MonotonicClock(), ScriptedProbe(dict(OURS))
+    async with monitored(probe) as (registry, _):
+        await until(lambda: view(registry).load.report, 2, "a load report")
+        registry.report(URL, LoadReport(running_requests=7, received_s=clock.now_s(), pushed=True))
+        await asyncio.sleep(0.1)  # a probe may be under way
+        asked = probe.asked.count("/v1/loads")
+        probes = probe.asked.count("/health")
+        await until(lambda: probe.asked.count("/health") > probes + 5, 2, "more probes")
+        assert probe.asked.count("/v1/loads") == asked
+        registry.report(URL, LoadReport(running_requests=7, received_s=clock.now_s() - 10, pushed=True))
+        await until(lambda: probe.asked.count("/v1/loads") > asked, 2, "it is asked for again")
+
+
+async def test_only_a_worker_that_misses_all_probes_and_sends_nothing_hangs() -> None:
+    heard: list[bool] = []
+    probe = ScriptedProbe(dict(OURS))
+    async with monitored(probe, on_silence=lambda url, hangs: heard.append(hangs)) as (registry, _):
+        await until(lambda: registry.snapshot.ready, 2, "ready")
+        registry.degrade(URL, "for the test")
+        probe.answers["/health"] = None
+        await until(lambda: len(heard) >= 4, 5, "silence")
+        assert heard[:2] == [False, False] and all(heard[2:])  # the third miss says so
+        view(registry).load.last_progress_s = MonotonicClock().now_s() + 5
+        before = len(heard)
+        await until(lambda: len(heard) >= before + 3, 5, "more silence")
+        assert not any(heard[before + 1 :])  # something flows, however many are missed
+        view(registry).load.last_progress_s = float("-inf")
+        for answer in (503, Unreachable("refused", refused=True)):
+            probe.answers["/health"] = answer
+            await asyncio.sleep(0.1)
+            before = len(heard)
+            await asyncio.sleep(0.2)
+            assert len(heard) == before
 
 
 async def test_a_worker_without_a_name_is_not_routed_to() -> None:

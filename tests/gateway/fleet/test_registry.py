@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -17,6 +17,7 @@ from gateway.fleet.worker import (
     WorkerLoad,
     WorkerStatus,
     WorkerView,
+    remaining_share,
 )
 
 A, B = "http://a:1", "http://b:2"
@@ -148,6 +149,42 @@ def test_reports_show_what_others_sent() -> None:
     assert (load.requests, load.others_tokens) == (4, 250)
     load.told(LoadReport())
     assert (load.requests, load.others_tokens) == (1, 0)
+
+
+def test_what_ended_while_a_report_was_under_way_is_nobody_else_s() -> None:
+    load = WorkerLoad()
+    tickets = [load.begin(10, None) for _ in range(5)]
+    before = load.ours
+    for ticket in tickets:
+        ticket.end()
+    load.told(LoadReport(running_requests=5, waiting_requests=2, waiting_tokens=60), before)
+    assert (load.requests, load.others_requests, load.others_tokens) == (2, 2, 10)
+
+
+@given(ages=st.lists(st.floats(0, 1e6), min_size=2, max_size=2))
+def test_the_share_of_others_falls_with_age_and_halves_each_second(ages: list[float]) -> None:
+    younger, older = sorted(ages)
+    assert 0 <= remaining_share(older) <= remaining_share(younger) <= 1
+    assert remaining_share(younger + 1) == pytest.approx(remaining_share(younger) / 2)
+
+
+def test_a_report_in_the_future_counts_whole() -> None:
+    assert remaining_share(-3.0) == remaining_share(0.0) == 1.0
+
+
+def test_others_requests_are_forgotten_unless_they_are_told_again() -> None:
+    registry = Registry()
+    registry.add(A, source="static")
+    load = registry.snapshot.workers[0].load
+    registry.report(A, LoadReport(running_requests=511, waiting_tokens=1000, received_s=100.0))
+    seen = []
+    for now_s in (100.0, 101.0, 101.0, 102.0, 109.0, 112.0):  # a tick changes nothing but by the time it brings
+        registry.tick(now_s)
+        seen.append((load.others_requests, load.others_tokens))
+    assert seen == [(511, 1000), (256, 500), (256, 500), (128, 250), (1, 2), (0, 0)]
+    registry.report(A, LoadReport(running_requests=511, received_s=112.0))
+    registry.tick(112.0)
+    assert load.requests == 511
 
 
 class Ledger(RuleBasedStateMachine):

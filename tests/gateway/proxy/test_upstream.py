@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from gateway.proxy.chunked import ChunkedDecoder, payload_of
 from gateway.proxy.http1 import ResponseHead
 from gateway.proxy.outbox import Outbox
-from gateway.proxy.upstream import ConnectionPool, Failure, UpstreamConnection
+from gateway.proxy.pool import ConnectionPool
+from gateway.proxy.upstream import Failure, UpstreamConnection
 from tests.helpers.clock import FakeClock
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.fake_worker import FakeWorker, Received, Reply, answer
-from tests.helpers.gateway_harness import chat_body, request_bytes, running_gateway
+from tests.helpers.fake_worker import FakeWorker, Received, Reply, answer, event
+from tests.helpers.gateway_harness import request_bytes, running_gateway
 from tests.helpers.processes import until
 from tests.helpers.story_worker import StoryTeller, request_fields, story_script, text_of, tokenize
 
@@ -146,18 +146,60 @@ async def test_a_next_worker_that_falls_silent_is_left_too(fast_path: bool) -> N
         assert gateway.inflight == 0
 
 
-async def test_others_are_left_as_they_are(fast_path: bool) -> None:
-    """Without --resume-streams a begun stream waits for its idle time-out, as the worker may come back."""
-    hanging = Hanging(begun=True)
+@pytest.mark.parametrize("resume", [False, True])
+async def test_streams_that_have_begun_end_if_nobody_can_resume_them(fast_path: bool, resume: bool) -> None:
+    """Long before their idle time-out, with one error; by a worker that is alone, or without --resume-streams."""
+    hanging, good = Hanging(begun=True), FakeWorker()
+    workers = [hanging.worker] if resume else [hanging.worker, good]
     async with (
         hanging.worker,
-        FakeWorker() as good,
-        running_gateway([hanging.worker, good], fast_path=fast_path, idle_timeout_s=3, **QUICK_PROBES) as gateway,
+        good,
+        running_gateway(workers, fast_path=fast_path, resume_streams=resume, **QUICK_PROBES) as gateway,
     ):
         client = await gateway.raw()
-        await client.send(request_bytes(chat_body(stream=True)))
-        await until(lambda: len(gateway.gateway.registry.snapshot.ready["fake-model"]) == 1, 5, "it is out of service")
-        assert gateway.inflight == 1 and not good.requests
-        _, _, body = await client.response()
-        assert b'"upstream_timeout"' in body
+        await client.send(request_bytes(json.dumps(request_fields(True)).encode()))
+        async with asyncio.timeout(8):
+            status, _, body = await client.response()
         client.close()
+        *_, last, rest = body.split(b"\n\n")
+        error = json.loads(last.removeprefix(b"data: "))["error"]
+        assert (status, error["code"], rest) == (200, "worker_failed", b"") and "no probe" in error["message"]
+        assert gateway.metric("upstream_errors_total", kind="hung") == 1
+        assert gateway.inflight == 0 and not good.requests
+
+
+@pytest.mark.parametrize("taken_out", [False, True])
+async def test_a_worker_from_which_tokens_flow_keeps_its_silent_streams(fast_path: bool, taken_out: bool) -> None:
+    """Its probes fail, and one stream waits; but another one goes on: it is busy, not dead, even if it was taken out
+    for another reason."""
+    go_on, probes = asyncio.Event(), 0
+
+    async def script(request: Received, reply: Reply) -> None:
+        await reply.stream_head()
+        await reply.chunk(event({"choices": [{"delta": {"content": "x"}}]}))
+        if "flows" in request.json["messages"][0]["content"]:
+            while not go_on.is_set():
+                await reply.chunk(event({"choices": [{"delta": {"content": "y"}}]}))
+                await asyncio.sleep(0.02)
+        await go_on.wait()
+        await reply.last_chunk()
+
+    async def health(request: Received, reply: Reply) -> None:
+        nonlocal probes
+        if worker.active:
+            probes += 1
+            await asyncio.sleep(60)
+        await reply.json({})
+
+    worker = FakeWorker(script, other={"/health": health})
+    async with worker, running_gateway([worker], fast_path=fast_path, **QUICK_PROBES) as gateway:
+        streams = [asyncio.create_task(gateway.chat(text, stream=True)) for text in ("flows", "silent")]
+        await until(lambda: worker.active == 2, 5, "both are there")
+        if taken_out:
+            gateway.gateway.registry.degrade(worker.url, "for the test")
+        before = probes
+        await until(lambda: probes > before + 6, 10, "many probes have failed")
+        assert gateway.inflight == 2 and not any(stream.done() for stream in streams)
+        go_on.set()
+        assert [(await stream).status_code for stream in streams] == [200, 200]
+        assert gateway.metric("upstream_errors_total", kind="hung") == 0

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.fleet.worker import Identity
-from gateway.resilience.timeouts import Timeouts
+from gateway.resilience.timeouts import MAX_SWEEP_S, Timeouts
 from tests.helpers.fake_worker import DONE, MODEL, FakeWorker, Received, Reply, Script, answer, event
 from tests.helpers.gateway_harness import CHAT, RunningGateway, chat_body, request_bytes, running_gateway
 from tests.helpers.processes import until
@@ -166,7 +166,8 @@ async def test_no_end(fast_path: bool, script: Script, limit: str) -> None:
 def test_which_limit_is_passed(age_s: float, silence_s: float, begun: bool, says: str | None) -> None:
     limits = Timeouts(connect_s=1, first_byte_s=5, idle_s=3, total_s=10)
     assert limits.exceeded(age_s=age_s, silence_s=silence_s, begun=begun) == says
-    assert limits.sweep_s == 0.75
+    assert limits.sweep_s == MAX_SWEEP_S
+    assert Timeouts(connect_s=1, first_byte_s=5, idle_s=1, total_s=10).sweep_s == 0.25
 
 
 async def test_time_does_not_run_while_words_flow(fast_path: bool) -> None:

@@ -7,6 +7,7 @@ import pytest
 from common.errors import UserError
 from common.settings import load
 from gateway.config import GatewaySettings
+from gateway.kv_events.endpoints import Endpoints
 
 
 @pytest.mark.parametrize(
@@ -15,6 +16,10 @@ from gateway.config import GatewaySettings
         ("--max-concurrent-requests 0", "give -1 for any number"),
         ("--max-concurrent-requests 2 --gateway-processes 3", "--max-concurrent-requests is shared"),
         ("--api-key a --admin-api-key a", "must differ"),
+        ("--api-key a --api-key b --admin-api-key b", "must differ"),
+        ("--kv-events-endpoints ftp://h:1=tcp://h:2", "is not a worker URL"),
+        ("--kv-events-endpoints http://h:1=tcp", "is not URL=EVENTS"),
+        ("--kv-events-endpoints http://h:1=,,", "is not URL=EVENTS"),
         ("--model-alias a", "NAME=VALUE"),
         ("--service-discovery", "needs --selector"),
         ("--service-discovery --selector app", "NAME=VALUE"),
@@ -26,6 +31,11 @@ from gateway.config import GatewaySettings
 def test_contradictions(flags: str, says: str) -> None:
     with pytest.raises(UserError, match=says):
         load(GatewaySettings, flags.split(), {}, prog="canopy gateway")
+
+
+def test_endpoints_are_known_by_workers_in_normal_form() -> None:
+    settings = GatewaySettings(kv_events_endpoints=["http://H/=tcp://h:5557,,tcp://h:5559"])
+    assert settings.stream_endpoints == {"http://h:80": Endpoints("tcp://h:5557", load="tcp://h:5559")}
 
 
 def test_aliases() -> None:
