@@ -17,7 +17,10 @@ from worker.ipc.messages import (
     FlushCache,
     FrontendMessage,
     GenerateRequest,
+    GetHotPrefixes,
     GetLoad,
+    HotPrefix,
+    HotPrefixes,
     LoadReport,
     SchedulerMessage,
     SchedulerReady,
@@ -27,6 +30,7 @@ from worker.ipc.messages import (
     TokenScore,
 )
 from worker.sampling_params import LogprobsAsked
+from worker.token_ids import pack_tokens
 
 Script = Callable[[GenerateRequest], Sequence[int]]
 
@@ -107,6 +111,9 @@ class FakeScheduler:
                 self.live.pop(rid, None)
             case GetLoad(call_id=call_id):
                 self._emit_soon(self.load(call_id))
+            case GetHotPrefixes(call_id=call_id):
+                prefix = HotPrefix(tokens=pack_tokens([5, 6, 7]), hits=2)
+                self._emit_soon(HotPrefixes(call_id=call_id, prefixes=[prefix]))
             case FlushCache(call_id=call_id):
                 self._emit_soon(CallReply(call_id=call_id, ok=not self.live, message="busy" if self.live else ""))
 

@@ -7,7 +7,7 @@ costs one dictionary access and one memory comparison per node, whatever the siz
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 import msgspec
@@ -99,6 +99,10 @@ class RadixCache:
         # Entries (eviction order when queued, uid, node), at most one per node. An entry may be out of date: `evict`
         # drops it if the node is no unlocked leaf any more, and requeues it if the node was used since.
         self._heap: list[tuple[tuple[int, int], int, RadixNode]] = []
+
+    def root_children(self) -> Iterable[tuple[tuple[str | None, bytes], RadixNode]]:
+        """Where prefixes begin: (namespace, first page) and node."""
+        return cast(Iterable[tuple[tuple[str | None, bytes], RadixNode]], self._root.children.items())
 
     @property
     def evictable_tokens(self) -> int:

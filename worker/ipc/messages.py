@@ -76,22 +76,33 @@ class GetLoad(msgspec.Struct, frozen=True, kw_only=True, tag="get_load"):
     call_id: int
 
 
+class GetHotPrefixes(msgspec.Struct, frozen=True, kw_only=True, tag="get_hot_prefixes"):
+    """Ask for HotPrefixes with this call_id: those hit most, with at most `max_tokens` different tokens together."""
+
+    call_id: int
+    max_tokens: int
+
+
 class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="shutdown"):
     """Leave the loop after this step; running requests are dropped."""
 
 
-FrontendMessage = GenerateRequest | AbortRequest | AbortAll | StopMatched | FlushCache | GetLoad | Shutdown
+FrontendMessage = (
+    GenerateRequest | AbortRequest | AbortAll | StopMatched | FlushCache | GetLoad | GetHotPrefixes | Shutdown
+)
 
 # --- scheduler -> frontend -------------------------------------------------------------------------------------------
 
 
 class FinishReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a sequence ended. `matched` is the stop token id, for kind 'stop'. `status`/`message` belong to 'abort'."""
+    """Why a sequence ended. `matched` is the stop token id, for kind 'stop'; None: its grammar was complete. `status`,
+    `message` and `param`, the request's field at fault, belong to 'abort'."""
 
     kind: Literal["stop", "length", "abort"]
     matched: int | str | None = None
     status: int = 200
     message: str = ""
+    param: str | None = None
 
 
 class TokenScore(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -185,6 +196,7 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
     finished_requests_total: int
     aborted_requests_total: int
     steps_total: int
+    prefill_s_total: float  # seconds in which steps with prefill chunks ran
     scheduler: SchedulerTotals = SchedulerTotals()
 
 
@@ -218,8 +230,22 @@ class CacheChanges(msgspec.Struct, frozen=True, kw_only=True, tag="cache"):
     changes: list[CacheChange]
 
 
+class HotPrefix(msgspec.Struct, frozen=True, kw_only=True):
+    """A cached prefix that is asked for. `tokens`: its ids as int32 bytes."""
+
+    tokens: bytes
+    hits: int
+
+
+class HotPrefixes(msgspec.Struct, frozen=True, kw_only=True, tag="hot_prefixes"):
+    """Answer to GetHotPrefixes, the hottest first."""
+
+    call_id: int
+    prefixes: list[HotPrefix]
+
+
 class CallReply(msgspec.Struct, frozen=True, kw_only=True, tag="reply"):
-    """Answer to a call other than GetLoad."""
+    """Answer to FlushCache."""
 
     call_id: int
     ok: bool
@@ -259,4 +285,6 @@ class SchedulerFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     user_fault: bool
 
 
-SchedulerMessage = StepOutput | LoadReport | CallReply | CacheChanges | ModelFound | SchedulerReady | SchedulerFailed
+SchedulerMessage = (
+    StepOutput | LoadReport | HotPrefixes | CallReply | CacheChanges | ModelFound | SchedulerReady | SchedulerFailed
+)

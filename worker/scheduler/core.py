@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from common.clock import Clock
+from worker.cache.hot_prefixes import hot_prefixes
 from worker.cache.no_prefix import NoPrefixCache
 from worker.cache.pool import KvPool
 from worker.cache.prefix import PrefixCache
@@ -20,7 +21,10 @@ from worker.ipc.messages import (
     FlushCache,
     FrontendMessage,
     GenerateRequest,
+    GetHotPrefixes,
     GetLoad,
+    HotPrefix,
+    HotPrefixes,
     LoadReport,
     SchedulerMessage,
     SchedulerReady,
@@ -83,7 +87,7 @@ class Scheduler:
 
         self._limits = limits = resolve_limits(settings, info)
         self._priorities = priorities = PriorityRules.of(settings)
-        cache = _make_cache(settings, info.page_size)
+        self._prefixes = cache = _make_cache(settings, info.page_size)
         self._recorder = recorder_of(settings, cache, info.num_pages, emit)
         self._pool = pool = KvPool(info.num_pages, self._recorder or cache)
         self._table = table = RequestTable(info.max_rows, limits.max_req_len, info.page_size)
@@ -116,10 +120,8 @@ class Scheduler:
             case AbortAll():
                 for request in self._lifecycle.all_live():
                     self._abort(request)
-            case FlushCache(call_id=call_id):
-                self._flush_cache(call_id)
-            case GetLoad(call_id=call_id):
-                self._emit(self.load_report(call_id))
+            case FlushCache() | GetLoad() | GetHotPrefixes():
+                self._emit(self._answer(message))
             case Shutdown():
                 self.shut_down = True
 
@@ -203,6 +205,7 @@ class Scheduler:
             finished_requests_total=stats.finished_requests,
             aborted_requests_total=stats.aborted_requests,
             steps_total=stats.steps,
+            prefill_s_total=stats.prefill_s,
             scheduler=stats.totals(
                 decode_context_tokens=int(self._table.seq_len[self._table.decoding].sum()),
                 retracted_waiting=self._waiting.num_retracted,
@@ -257,13 +260,26 @@ class Scheduler:
         if request is not None:
             self._lifecycle.abort(request, 200, ABORTED)
 
-    def _flush_cache(self, call_id: int) -> None:
+    def _answer(self, call: FlushCache | GetLoad | GetHotPrefixes) -> SchedulerMessage:
+        match call:
+            case FlushCache():
+                return self._flush_cache(call.call_id)
+            case GetLoad():
+                return self.load_report(call.call_id)
+            case GetHotPrefixes():
+                return HotPrefixes(call_id=call.call_id, prefixes=self._hot_prefixes(call.max_tokens))
+
+    def _hot_prefixes(self, max_tokens: int) -> list[HotPrefix]:
+        if not isinstance(self._prefixes, RadixCache):
+            return []
+        return [HotPrefix(tokens=tokens, hits=hits) for tokens, hits in hot_prefixes(self._prefixes, max_tokens)]
+
+    def _flush_cache(self, call_id: int) -> CallReply:
         if not self.idle:
             message = "The prefix cache cannot be flushed while requests are running or waiting."
-            self._emit(CallReply(call_id=call_id, ok=False, message=message))
-            return
+            return CallReply(call_id=call_id, ok=False, message=message)
         self._pool.flush()
-        self._emit(CallReply(call_id=call_id, ok=True))
+        return CallReply(call_id=call_id, ok=True)
 
     def _launch(self, plan: Plan) -> _Launched | None:
         launched_s = self._clock.now_s()

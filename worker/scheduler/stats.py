@@ -51,6 +51,7 @@ class SchedulerStats:
         self.finished_requests = 0
         self.aborted_requests = 0
         self.steps = 0
+        self.prefill_s = 0.0
         self._step_times_s = Histogram(STEP_TIME_BOUNDS_S)
         self._batch_sizes = Histogram(BATCH_SIZE_BOUNDS)
         self._last_step_end_s = 0.0
@@ -81,7 +82,10 @@ class SchedulerStats:
         later."""
         now_s = self._clock.now_s()
         self.steps += 1
-        self._step_times_s.observe(now_s - max(launched_s, self._last_step_end_s))
+        step_s = now_s - max(launched_s, self._last_step_end_s)
+        self._step_times_s.observe(step_s)
+        if len(batch.prefill_ids):
+            self.prefill_s += step_s
         self._batch_sizes.observe(len(batch.rows))
         self._last_step_end_s = now_s
         self._computed_prompt_tokens += len(batch.prefill_ids)

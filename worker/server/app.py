@@ -27,6 +27,7 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/server_info", control.server_info),
     ("GET", "/get_server_info", control.server_info),
     ("GET", "/v1/loads", control.loads),
+    ("GET", "/v1/hot_prefixes", control.hot_prefixes),
     ("GET POST", "/flush_cache", control.flush_cache),
     ("POST", "/abort_request", control.abort_request),
     ("POST", "/tokenize", control.tokenize),
@@ -41,6 +42,7 @@ _ACCESS = {  # all others are for clients
     "/health": Access.OPEN,
     "/health_generate": Access.OPEN,
     "/metrics": Access.OPEN,
+    "/v1/hot_prefixes": Access.ADMIN,
     "/flush_cache": Access.ADMIN,
     "/abort_request": Access.ADMIN,
 }

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 import msgspec
+import numpy as np
 from fastapi import Request, Response
 
 from common.exposition import CONTENT_TYPE, render
@@ -24,6 +25,8 @@ from worker.server.service import Service
 
 HEALTH_PREFIX = "HEALTH_CHECK_"
 HEALTH_DEADLINE_S = 20.0
+MAX_HOT_TOKENS = 10_000_000
+_HOT_TOKENS = 32_768
 _VERSION = version("canopy-serve")
 
 
@@ -140,6 +143,7 @@ async def load_report(service: Service) -> dict[str, Any]:
         "version": _VERSION,
         "accelerator": ready.device,
         "incarnation": service.incarnation,
+        "ttft": service.ttft(),
         "loads": [entry],
     }
 
@@ -155,6 +159,18 @@ async def flush_cache(service: Service, _: Request) -> Response:
     if not reply.ok:
         raise RequestFault(400, reply.message)
     return Response("The prefix cache is empty.\n", media_type="text/plain")
+
+
+async def hot_prefixes(service: Service, request: Request) -> Response:
+    """The prefixes of this cache that are asked for most, as token ids, the hottest first: at most `max_tokens`
+    different tokens together. A new replica computes them before it gets traffic. Those with a cache salt stay here."""
+    asked = request.query_params.get("max_tokens", str(_HOT_TOKENS))
+    if not asked.isdecimal() or not 0 < len(asked) <= len(str(MAX_HOT_TOKENS)) or int(asked) > MAX_HOT_TOKENS:
+        raise RequestFault(400, f"max_tokens must be a number up to {MAX_HOT_TOKENS}.", param="max_tokens")
+    service.admit()
+    found = await service.scheduler.hot_prefixes(int(asked))
+    prefixes = [{"input_ids": np.frombuffer(p.tokens, np.int32).tolist(), "hits": p.hits} for p in found]
+    return JsonAnswer({"incarnation": service.incarnation, "prefixes": prefixes})
 
 
 async def abort_request(service: Service, request: Request) -> Response:

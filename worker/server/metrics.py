@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import HistogramMetricFamily, Metric
@@ -64,6 +65,7 @@ class RequestMetrics(Collector):
     def __init__(self, registry: CollectorRegistry, model: str, buckets: Buckets | None = None) -> None:
         self._model = model
         bounds = buckets or Buckets()
+        self._ttft_bounds_s = bounds.ttft_s
         self._kinds = {stream: _Kind(bounds) for stream in (False, True)}
         self._finished = Counter(dict.fromkeys(FINISH_REASONS, 0))
         self._itl_s = Histogram(bounds.itl_s)
@@ -78,6 +80,11 @@ class RequestMetrics(Collector):
         """A sequence's first tokens came."""
         self._kinds[stream].ttft_s.observe(ttft_s)
         self._queue_s.observe(queue_time_s)
+
+    def ttft(self) -> dict[str, list[float]]:
+        """Times to first token as upper bounds in seconds, and the answers that began within each and in all."""
+        counts = [sum(pair) for pair in zip(*(kind.ttft_s.counts for kind in self._kinds.values()), strict=True)]
+        return {"bounds_s": list(self._ttft_bounds_s), "counts": list(accumulate(counts))}
 
     def on_tokens(self, gap_s: float, num_tokens: int) -> None:
         """Later tokens came, `gap_s` after the ones before: one observation each, as if evenly spread."""

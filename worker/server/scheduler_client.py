@@ -6,8 +6,19 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
-from worker.ipc.messages import CallReply, FlushCache, FrontendMessage, GetLoad, LoadReport
+from worker.ipc.messages import (
+    CallReply,
+    FlushCache,
+    FrontendMessage,
+    GetHotPrefixes,
+    GetLoad,
+    HotPrefix,
+    HotPrefixes,
+    LoadReport,
+)
 from worker.server.errors import RequestFault
+
+SchedulerAnswer = LoadReport | HotPrefixes | CallReply
 
 _ANSWER_TIMEOUT_S = 10.0  # the scheduler answers between two steps, and a step may be long
 
@@ -18,7 +29,7 @@ class SchedulerClient:
     def __init__(self, send: Callable[[FrontendMessage], None]) -> None:
         self._send = send
         self._ids = itertools.count(1)
-        self._pending: dict[int, asyncio.Future[LoadReport | CallReply]] = {}
+        self._pending: dict[int, asyncio.Future[SchedulerAnswer]] = {}
 
     async def load(self) -> LoadReport:
         """The scheduler's state in numbers. Raises RequestFault (503) if it does not answer."""
@@ -32,13 +43,19 @@ class SchedulerClient:
         assert isinstance(reply, CallReply)
         return reply
 
-    def receive(self, answer: LoadReport | CallReply) -> None:
+    async def hot_prefixes(self, max_tokens: int) -> list[HotPrefix]:
+        """The most hit prefixes of the cache. Raises RequestFault (503) if the scheduler does not answer."""
+        answer = await self._call(lambda call_id: GetHotPrefixes(call_id=call_id, max_tokens=max_tokens))
+        assert isinstance(answer, HotPrefixes)
+        return answer.prefixes
+
+    def receive(self, answer: SchedulerAnswer) -> None:
         """Take an answer. One that nobody waits for any more is dropped."""
         future = self._pending.get(answer.call_id)
         if future is not None and not future.done():
             future.set_result(answer)
 
-    async def _call(self, message: Callable[[int], GetLoad | FlushCache]) -> LoadReport | CallReply:
+    async def _call(self, message: Callable[[int], GetLoad | GetHotPrefixes | FlushCache]) -> SchedulerAnswer:
         call_id = next(self._ids)
         future = self._pending[call_id] = asyncio.get_running_loop().create_future()
         self._send(message(call_id))

@@ -14,9 +14,7 @@ from common.clock import Clock
 from common.kv_events import KvEventsConfig
 from worker.config import WorkerSettings
 from worker.ipc.messages import (
-    CallReply,
     FrontendMessage,
-    LoadReport,
     SchedulerReady,
     StepOutput,
 )
@@ -26,7 +24,7 @@ from worker.server.limits import PromptLimits, takes_priority
 from worker.server.metrics import Buckets, RequestMetrics
 from worker.server.request_log import request_log
 from worker.server.sampling import SamplingDefaults, SamplingRules
-from worker.server.scheduler_client import SchedulerClient
+from worker.server.scheduler_client import SchedulerAnswer, SchedulerClient
 from worker.server.scheduler_metrics import Facts, SchedulerMetrics
 from worker.server.sglang_metrics import SglangMetrics
 from worker.server.streams import Streams
@@ -124,7 +122,7 @@ class Service:
         self.scheduler_metrics.ready_after_s = self._clock.now_s() - self._started_s
         self.lifecycle.move_to(ReplicaState.READY)
 
-    def receive(self, message: StepOutput | LoadReport | CallReply) -> None:
+    def receive(self, message: StepOutput | SchedulerAnswer) -> None:
         """Take news or an answer from the scheduler."""
         if isinstance(message, StepOutput):
             if self._serving is not None:
@@ -153,6 +151,10 @@ class Service:
         """End the tokenizer's threads."""
         if self._serving is not None:
             self._serving.tokenizer.close()
+
+    def ttft(self) -> dict[str, list[float]]:
+        """Times to first token since the start, as counts by upper bound."""
+        return self._metrics.ttft()
 
     def now_s(self) -> float:
         """The clock that answers are timed by."""

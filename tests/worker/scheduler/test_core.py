@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 
 from tests.helpers.builders import SchedulerBench
-from worker.ipc.messages import AbortAll, CallReply, FlushCache, GetLoad, LoadReport, StepOutput, StopMatched
+from worker.ipc.messages import (
+    AbortAll,
+    CallReply,
+    FlushCache,
+    GetHotPrefixes,
+    GetLoad,
+    HotPrefixes,
+    LoadReport,
+    StepOutput,
+    StopMatched,
+)
+from worker.token_ids import pack_tokens
 
 MODES = list(itertools.product([False, True], [True, False]))
 
@@ -241,6 +252,26 @@ def test_flush_is_refused_while_busy_and_empties_the_cache_when_idle(mode: tuple
     assert [(reply.call_id, reply.ok) for reply in replies] == [(1, False), (2, False), (3, True)]
     assert "while requests are running or waiting" in replies[0].message
     assert bench.load().num_free_tokens == bench.load().max_total_num_tokens
+
+
+def test_hot_prefixes_are_told_at_any_time() -> None:
+    bench = SchedulerBench()
+    for own in range(3):
+        bench.submit([1, 2, 3, 4, 10 + own], max_new_tokens=2, ignore_eos=True)
+        bench.run_until_idle()
+    bench.submit([9], max_new_tokens=4)
+    bench.scheduler.handle(GetHotPrefixes(call_id=7, max_tokens=100))
+    (answer,) = [message for message in bench.messages if isinstance(message, HotPrefixes)]
+    (prefix,) = answer.prefixes
+    assert (answer.call_id, prefix.hits) == (7, 2)
+    assert prefix.tokens == pack_tokens([1, 2, 3, 4])
+    assert bench.load().prefill_s_total >= 0
+
+
+def test_without_a_prefix_cache_no_prefix_is_hot() -> None:
+    bench = SchedulerBench(disable_radix_cache=True)
+    bench.scheduler.handle(GetHotPrefixes(call_id=7, max_tokens=100))
+    assert bench.messages == [HotPrefixes(call_id=7, prefixes=[])]
 
 
 def test_news_of_a_step_is_one_message() -> None:

@@ -12,7 +12,7 @@ from worker.server.tokenizer import Tokenizer
 
 API, ADMIN = "key-of-clients", "key-of-admins"
 OPEN_ROUTES = ["/health", "/health_generate", "/metrics"]
-ADMIN_ROUTES = ["/flush_cache", "/abort_request"]
+ADMIN_ROUTES = ["/flush_cache", "/abort_request", "/v1/hot_prefixes"]
 
 
 async def status(app: App, path: str, key: str | None, scheme: str = "Bearer") -> int:

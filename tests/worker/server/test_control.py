@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.helpers.processes import until
 from tests.helpers.replica_app import App, serving
-from worker.ipc.messages import AbortRequest, GenerateRequest
+from worker.ipc.messages import AbortRequest, GenerateRequest, GetHotPrefixes
 from worker.server import control
 from worker.server.lifecycle import ReplicaState
 from worker.server.tokenizer import Tokenizer
@@ -71,6 +71,25 @@ async def test_loads(tokenizer: Tokenizer) -> None:
         assert entry[name] == getattr(expected, name), name
     assert entry["totals"]["retracted_requests_total"] == expected.retracted_requests_total
     assert (entry["dp_rank"], entry["num_running_reqs"]) == (0, 0)
+
+
+async def test_loads_count_first_tokens(tokenizer: Tokenizer) -> None:
+    async with serving(tokenizer) as app:
+        assert (await app.post("/generate", text="a")).status_code == 200
+        ttft = (await app.client.get("/v1/loads")).json()["ttft"]
+    assert len(ttft["counts"]) == len(ttft["bounds_s"]) + 1
+    assert ttft["counts"] == sorted(ttft["counts"]) and ttft["counts"][-1] == 1
+
+
+async def test_hot_prefixes(tokenizer: Tokenizer) -> None:
+    async with serving(tokenizer) as app:
+        answer = (await app.client.get("/v1/hot_prefixes?max_tokens=7")).json()
+        assert answer == {"incarnation": "life-1", "prefixes": [{"input_ids": [5, 6, 7], "hits": 2}]}
+        (asked,) = app.scheduler.of_kind(GetHotPrefixes)
+        assert asked.max_tokens == 7  # type: ignore[union-attr]
+        for bad in ("-1", "many", "10000001", "9" * 5000):
+            refused = await app.client.get("/v1/hot_prefixes", params={"max_tokens": bad})
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_tokens")
 
 
 async def test_flush_cache(tokenizer: Tokenizer) -> None:

@@ -73,6 +73,7 @@ def load_report() -> LoadReport:
         prompt_tokens_total=120,
         cached_tokens_total=30,
         generation_tokens_total=18,
+        prefill_s_total=0.1,
         retracted_requests_total=1,
         finished_requests_total=7,
         aborted_requests_total=1,
