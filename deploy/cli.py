@@ -12,14 +12,17 @@ from common.errors import UserError
 _HELP = """usage: canopy COMMAND [flags]
 
   serve MODEL   one model from replicas behind a gateway, on this machine
+  serve --cluster FILE   the fleet that a file describes, on a Ray cluster or here; again: only what differs
   gateway       the gateway alone, in front of running workers
   worker        one replica alone
   status        the fleet as a table
+  scale [MODEL] N   another number of replicas
+  batch IN OUT  a file of requests, each answered once
   bench         throughput of one engine, times of its kernels
 
 canopy COMMAND --help lists the flags of a command, canopy --version prints the version."""
 
-_NOT_BUILT = frozenset({"batch", "tune", "plan", "scale", "doctor"})
+_NOT_BUILT = frozenset({"tune", "plan", "doctor"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +44,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:
-    commands = {"serve": _serve, "gateway": _gateway, "worker": _worker, "status": _status, "bench": _bench}
+    commands = {
+        "serve": _serve,
+        "gateway": _gateway,
+        "worker": _worker,
+        "status": _status,
+        "scale": _scale,
+        "bench": _bench,
+        "batch": _batch,
+    }
     if name in commands:
         return commands[name]
     if name in _NOT_BUILT:
@@ -50,6 +61,10 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
 
 
 def _serve(argv: Sequence[str]) -> int:
+    if any(word == "--cluster" or word.startswith("--cluster=") for word in argv):
+        from deploy.fleet.apply import main as apply_main
+
+        return apply_main(argv, os.environ)
     from deploy.local.launcher import serve
 
     return serve(argv, os.environ)
@@ -71,6 +86,18 @@ def _status(argv: Sequence[str]) -> int:
     from deploy.status import main as status_main
 
     return status_main(argv, os.environ)
+
+
+def _scale(argv: Sequence[str]) -> int:
+    from deploy.fleet.scale import main as scale_main
+
+    return scale_main(argv, os.environ)
+
+
+def _batch(argv: Sequence[str]) -> int:
+    from deploy.batch.command import main as batch_main
+
+    return batch_main(argv, os.environ)
 
 
 def _bench(argv: Sequence[str]) -> int:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import httpx
 import msgspec
@@ -14,10 +12,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from common.errors import UserError
 from common.settings import Settings, load, option
-from deploy.environment import ray_environment
-from deploy.fleet.messages import FleetStatus, ReplicaStatus
+from deploy.fleet.client import connected, controller_of, named_fleet, status_of
+from deploy.fleet.messages import GatewayStatus, ModelStatus, ReplicaStatus
 from deploy.local.plan import RunningFleet, running_fleets
 from gateway.fleet.health import decode, load_of
 from gateway.fleet.worker import LoadReport
@@ -25,8 +22,7 @@ from worker.models.paths import cache_root
 
 _REPLICA_TIMEOUT_S = 3.0
 _EXIT_NONE_RUNS = 1
-_PIPE_WIDTH = 140
-_RAY_PATIENCE = {"RAY_NUM_REDIS_GET_RETRIES": "3"}  # seconds it tries to reach an address, else 20
+_PIPE_WIDTH = 180
 
 
 class StatusSettings(Settings):
@@ -34,7 +30,8 @@ class StatusSettings(Settings):
 
     address: str | None = option(
         None,
-        "Ray address of a fleet elsewhere; without it the fleets of this machine. Ray's own variables tell its token",
+        "Ray address of a fleet elsewhere; without it RAY_ADDRESS, else this machine's. Ray's own variables "
+        "tell its token",
         category="Status",
         min_length=1,
     )
@@ -51,17 +48,19 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
 class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
     """One fleet in `canopy status --json`."""
 
-    model: str
-    url: str  # of the gateway, where the fleet is of this machine
-    log_dir: str
+    model: str  # names of its models
+    url: str  # of the gateway, from its own machine; empty if the fleet runs none
+    log_dir: str  # where the fleet is of this machine
+    models: list[ModelStatus]
+    gateway: GatewayStatus | None  # where the fleet runs it itself
     replicas: list[ReplicaReport]
 
 
 def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Print the fleets. Returns the exit code."""
     settings = load(StatusSettings, argv, env, prog="canopy status").settings
-    if settings.address is not None:
-        reports = [_report(RunningFleet.elsewhere(settings.address))]
+    if named := named_fleet(settings.address, env):
+        reports = [_report(named)]
     else:
         reports = [_report(fleet) for fleet in running_fleets(cache_root(env))]
     if settings.json_output:
@@ -74,51 +73,17 @@ def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
 
 
 def _report(fleet: RunningFleet) -> FleetReport:
-    with _silent_stderr():
-        status = _ask_controller(fleet)
+    with connected(fleet):
+        status = status_of(controller_of(fleet))
     loads = asyncio.run(_ask_replicas([r.record.url for r in status.replicas]))
     return FleetReport(
-        model=status.model,
-        url=fleet.url,
+        model=", ".join(model.name for model in status.models),
+        url=fleet.url or (status.gateway.url if status.gateway else ""),
         log_dir=fleet.log_dir,
+        models=status.models,
+        gateway=status.gateway,
         replicas=[ReplicaReport(status=r, load=loads.get(r.record.url)) for r in status.replicas],
     )
-
-
-@contextlib.contextmanager
-def _silent_stderr() -> Iterator[None]:
-    """Ray's native code logs every attempt to connect; what matters comes as an exception."""
-    saved = os.dup(2)
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-
-
-def _ask_controller(fleet: RunningFleet) -> FleetStatus:
-    """Raises UserError if there is no Ray, or no fleet in it."""
-    os.environ.update(_RAY_PATIENCE)
-    if fleet.token_file:
-        os.environ.update(ray_environment(fleet.token_file))  # Ray reads them on import
-    import ray
-
-    from common.fleet import CONTROLLER_ACTOR, RAY_NAMESPACE
-
-    try:
-        ray.init(address=fleet.ray_address, namespace=RAY_NAMESPACE, log_to_driver=False, logging_level="critical")
-        controller = ray.get_actor(CONTROLLER_ACTOR)
-        answer = ray.get(controller.status.remote(), timeout=_REPLICA_TIMEOUT_S)
-    except ValueError:
-        raise UserError(f"No fleet runs in the Ray at {fleet.ray_address}.") from None
-    except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise UserError(f"Cannot ask the Ray at {fleet.ray_address}: {reason}") from None
-    finally:
-        ray.shutdown()
-    return msgspec.msgpack.decode(answer, type=FleetStatus)
 
 
 async def _ask_replicas(urls: Sequence[str]) -> dict[str, LoadReport]:
@@ -139,15 +104,32 @@ async def _ask_replicas(urls: Sequence[str]) -> dict[str, LoadReport]:
 def _print_report(report: FleetReport, console: Console) -> None:
     where = f"{report.model} at {report.url}" if report.url else report.model
     table = Table(title=where, title_justify="left", box=box.SIMPLE_HEAD)
-    for column in ("replica", "state", "url", "node"):
+    for column in ("replica", "state", "model", "version", "url", "node"):
         table.add_column(column, overflow="fold")
     for column in ("running", "waiting", "token usage", "hit rate", "restarts", "in state"):
         table.add_column(column, justify="right")
     for replica in report.replicas:
         table.add_row(*_row(replica))
     console.print(table)
+    for model in report.models:
+        _print_model(model, report.replicas, console)
+    if report.gateway is not None and report.gateway.message:
+        _say(report.gateway.message, [], console)
     for replica in report.replicas:
         _print_trouble(replica.status, console)
+
+
+def _print_model(model: ModelStatus, replicas: Sequence[ReplicaReport], console: Console) -> None:
+    """What is wanted of a model and not so yet."""
+    records = [r.status.record for r in replicas if r.status.record.model == model.name]
+    if model.held_version:
+        text = f"{model.name}: the update to version {model.held_version} is held: {model.held_reason}"
+        _say(text, model.held_log_tail, console)
+    if model.is_rolling:
+        new = sum(record.version == model.version for record in records)
+        _say(f"{model.name}: rolling update, {new} of {model.wanted} have version {model.version}", [], console)
+    elif len(records) != model.wanted:
+        _say(f"{model.name}: {model.wanted} replicas wanted, {len(records)} there", [], console)
 
 
 def _console() -> Console:
@@ -166,7 +148,7 @@ def _row(replica: ReplicaReport) -> list[str]:
             f"{load.token_usage:.0%}",
             f"{load.cache_hit_rate:.0%}",
         ]
-    identity = [record.replica_id, record.state, record.url or "-", record.node or "-"]
+    identity = [record.replica_id, record.state, record.model, record.version, record.url or "-", record.node or "-"]
     return [*identity, *numbers, str(record.restarts), duration(replica.status.state_for_s)]
 
 
@@ -176,10 +158,15 @@ def _print_trouble(status: ReplicaStatus, console: Console) -> None:
     following = "it is not restarted" if status.is_given_up else "it is being restarted"
     if status.restart_in_s is not None:
         following = f"restart in {status.restart_in_s:.0f} s"
+    if status.record.state == "starting":
+        following = "it is starting"
     text = f"{status.record.replica_id}: {status.record.message}; {following}. Log: {status.log_path}"
-    console.print(text, markup=False, highlight=False)
-    for line in status.log_tail:
-        console.print(f"  {line}", markup=False, highlight=False)
+    _say(text, status.log_tail, console)
+
+
+def _say(text: str, lines: Sequence[str], console: Console) -> None:
+    for line in (text, *(f"  {line}" for line in lines)):
+        console.print(line, markup=False, highlight=False)
 
 
 def duration(seconds: float) -> str:

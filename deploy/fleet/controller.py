@@ -1,6 +1,7 @@
-"""The fleet's named Ray actor, and every Ray call it makes. Gateways, replicas and `canopy status` talk to it.
+"""The fleet's named Ray actor. Gateways, replicas, `canopy serve --cluster`, `scale` and `status` talk to it.
 
-It holds no state that cannot be rebuilt: a restarted controller adopts the replicas it finds running.
+What it must remember is kept in Ray's own key-value store; the rest a restarted controller learns from the replicas it
+finds running.
 """
 
 from __future__ import annotations
@@ -10,143 +11,143 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import ray
-from ray.exceptions import RayError
+from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from common import logs
 from common.clock import MonotonicClock
+from common.errors import UserError
 from common.fleet import CONTROLLER_ACTOR, RAY_NAMESPACE
-from deploy.fleet.messages import Ending, Life, Ready, ReplicaSpec
-from deploy.fleet.replica import ReplicaActor
+from common.logs import LogFormat
+from deploy.autoscale.autoscaler import make_autoscaler
+from deploy.autoscale.warmup import PrefixWarmer
+from deploy.fleet import placement
+from deploy.fleet.description import FleetDescription
+from deploy.fleet.gateway_actor import GatewayKeeper
+from deploy.fleet.kept import FleetState
+from deploy.fleet.messages import Answer, Beat
+from deploy.fleet.ray_lives import RayLauncher
 from deploy.fleet.roster import Roster
+from deploy.fleet.specs import Surroundings, check_room, specs_of
 from deploy.fleet.state import Policy
-from deploy.fleet.supervisor import LifeHandle, Supervisor
+from deploy.fleet.supervisor import Supervisor
 
-_REPLICA_PREFIX = "canopy-replica:"
+_STATE_KEY = "canopy-fleet-state"
 _LOG = logging.getLogger(__name__)
 
 
-def start_controller(spec: ReplicaSpec, replicas: int) -> Any:
-    """Create the controller and its fleet in the connected Ray. Returns its actor handle."""
+def start_controller(log_format: LogFormat = "text") -> Any:
+    """The fleet's controller in the connected Ray, created if it is not there. Returns its actor handle."""
     actor = ray.remote(ControllerActor).options(
         name=CONTROLLER_ACTOR,
         namespace=RAY_NAMESPACE,
         lifetime="detached",
+        get_if_exists=True,
         num_cpus=0,
         max_restarts=-1,
         max_concurrency=1000,  # every gateway holds one long poll
+        scheduling_strategy=NodeAffinitySchedulingStrategy(placement.head_node_id(), soft=True),
     )
-    return actor.remote(msgspec.msgpack.encode(spec), replicas)
+    return actor.remote(log_format)
 
 
 class ControllerActor:
     """Reconciles the fleet. Messages are msgpack bytes of common.fleet and deploy.fleet.messages."""
 
-    def __init__(self, spec: bytes, replicas: int) -> None:
-        decoded = msgspec.msgpack.decode(spec, type=ReplicaSpec)
-        logs.setup("info", decoded.settings.get("log_format", "text"), process="controller")
-        roster = Roster(
-            decoded.model,
-            decoded.log_dir,
-            Policy(start_timeout_s=decoded.start_timeout_s),
+    def __init__(self, log_format: LogFormat) -> None:
+        logs.setup("info", log_format, process="controller")
+        self._roster = Roster(
+            Policy(),
             new_incarnation=lambda: uuid.uuid4().hex[:12],
             first_version=time.time_ns() // 1_000_000,  # above every version of a controller before us
+            make_autoscaler=make_autoscaler,
         )
-        self._supervisor = Supervisor(roster, RayLauncher(decoded), MonotonicClock())
+        self._supervisor = Supervisor(self._roster, RayLauncher(), RayStore(), MonotonicClock(), PrefixWarmer())
+        self._gateway = GatewayKeeper()
         # Ray runs this constructor on the actor's event loop, after a restart too.
-        self._tending = asyncio.create_task(self._supervisor.run(replicas))
+        self._tending = asyncio.create_task(self._supervisor.run())
         self._tending.add_done_callback(_end_process)
+
+    async def apply(self, description: bytes, surroundings: bytes) -> bytes:
+        """Make the fleet that of a FleetDescription. Returns an Answer. The Surroundings are those of the first call
+        where a foreground `canopy serve` owns the fleet."""
+        wanted = msgspec.msgpack.decode(description, type=FleetDescription)
+        around = msgspec.msgpack.decode(surroundings, type=Surroundings)
+        try:
+            return _answer(Answer(changes=await self._apply(wanted, around)))
+        except UserError as error:
+            return _answer(Answer(refusal=str(error)))
+
+    async def scale(self, model: str, replicas: int) -> bytes:
+        """Have this many replicas of a model; an empty name is that of the only one. Returns an Answer."""
+        try:
+            return _answer(Answer(changes=[await self._scale(model, replicas)]))
+        except UserError as error:
+            return _answer(Answer(refusal=str(error)))
 
     async def watch(self, version: int, timeout_s: float) -> bytes:
         """A FleetSnapshot, as soon as its version exceeds `version`; the unchanged one after `timeout_s`."""
         return msgspec.msgpack.encode(await self._supervisor.watch(version, timeout_s))
 
-    async def beat(self, life: bytes) -> None:
-        """A replica renews its lease."""
-        self._supervisor.beat(msgspec.msgpack.decode(life, type=Life))
+    async def beat(self, beat: bytes) -> bool:
+        """A replica renews its lease with a Beat. False: it should end."""
+        return await self._supervisor.beat(msgspec.msgpack.decode(beat, type=Beat))
 
     async def drain(self, replica_id: str) -> None:
-        """Let one replica finish its requests and leave for good."""
+        """Let one replica finish its requests and leave; another one takes its place."""
         await self._supervisor.drain(replica_id)
 
     async def status(self) -> bytes:
         """A FleetStatus."""
-        return msgspec.msgpack.encode(self._supervisor.status())
+        status = await self._supervisor.status()
+        return msgspec.msgpack.encode(msgspec.structs.replace(status, gateway=await self._gateway.status()))
+
+    async def _apply(self, wanted: FleetDescription, around: Surroundings) -> list[str]:
+        await self._supervisor.settled()
+        before, kept = self._roster.description, self._roster.around
+        if before is not None and kept is not None and not kept.runs_gateway:
+            around = kept
+            if wanted.gateway != before.gateway:
+                raise UserError(
+                    "The gateway of this fleet belongs to the `canopy serve` that runs it; start that anew to change "
+                    "gateway settings."
+                )
+        cluster = await asyncio.to_thread(placement.cluster)
+        specs = specs_of(wanted, around, has_gpus=cluster.has_gpus)
+        check_room(specs, self._roster.wanted_after(wanted), cluster)
+        changes = await self._supervisor.apply(wanted, specs, around)
+        if around.runs_gateway:
+            await self._gateway.run(wanted.gateway, around.log_dir)
+        return changes
+
+    async def _scale(self, name: str, replicas: int) -> str:
+        await self._supervisor.settled()
+        model = self._roster.scalable(name, replicas)
+        before = self._roster.wanted
+        check_room(self._roster.specs, {**before, model: replicas}, await asyncio.to_thread(placement.cluster))
+        await self._supervisor.scale(model, replicas)
+        return f"{model}: scale {before[model]} -> {replicas}"
 
 
-class RayLauncher:
-    """Lives as detached actors, so that they outlast a restart of the controller."""
+class RayStore:
+    """Keeps the state in Ray's key-value store, which lives as long as the head node."""
 
-    def __init__(self, spec: ReplicaSpec) -> None:
-        self._spec = spec
+    def load(self) -> FleetState | None:
+        """What was saved last."""
+        value = _internal_kv_get(_STATE_KEY, namespace=RAY_NAMESPACE)
+        return msgspec.msgpack.decode(value, type=FleetState) if value else None
 
-    def launch(self, life: Life) -> LifeHandle:
-        """Create the actor; it waits in Ray's queue until its resources are free."""
-        actor = ray.remote(ReplicaActor).options(
-            name=f"{_REPLICA_PREFIX}{life.replica_id}:{life.incarnation}",
-            namespace=RAY_NAMESPACE,
-            lifetime="detached",
-            num_cpus=self._spec.num_cpus,
-            num_gpus=self._spec.num_gpus,
-            max_restarts=0,  # a new life is a new actor
-        )
-        return RayLife(actor.remote(msgspec.msgpack.encode(self._spec), msgspec.msgpack.encode(life)))
-
-    async def running(self) -> Sequence[tuple[Life, LifeHandle]]:
-        """Replica actors that go on from an earlier controller."""
-        found: list[tuple[Life, LifeHandle]] = []
-        for name in ray.util.list_named_actors():
-            if not name.startswith(_REPLICA_PREFIX):
-                continue
-            try:
-                actor = ray.get_actor(name, namespace=RAY_NAMESPACE)
-                life = msgspec.msgpack.decode(await actor.life.remote(), type=Life)
-            except (RayError, ValueError) as error:
-                _LOG.warning("%s is not adopted: %s", name, error)
-                continue
-            found.append((life, RayLife(actor)))
-        return found
+    def save(self, state: FleetState) -> None:
+        """Keep it. Raises RayError if the head cannot be reached."""
+        _internal_kv_put(_STATE_KEY, msgspec.msgpack.encode(state), namespace=RAY_NAMESPACE)
 
 
-class RayLife:
-    """A replica actor as the supervisor sees it: its death is an `Ending` like any other."""
-
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
-
-    async def ready(self) -> Ready | Ending:
-        """Wait until the worker serves or has ended."""
-        try:
-            return msgspec.msgpack.decode(await self._actor.ready.remote(), type=Ready | Ending)
-        except RayError as error:
-            return _actor_died(error)
-
-    async def ended(self) -> Ending:
-        """Wait until the worker has ended."""
-        try:
-            return msgspec.msgpack.decode(await self._actor.ended.remote(), type=Ending)
-        except RayError as error:
-            return _actor_died(error)
-
-    async def stop(self, grace_s: float) -> None:
-        """Ask the worker to finish its requests and end."""
-        try:
-            await self._actor.stop.remote(grace_s)
-        except RayError as error:
-            _LOG.warning("a replica died while it was stopped: %s", error)
-
-    def kill(self) -> None:
-        """End the actor; its guard ends the worker's tree."""
-        ray.kill(self._actor)
-
-
-def _actor_died(error: RayError) -> Ending:
-    first_line = str(error).strip().partition("\n")[0]
-    return Ending(reason=f"its Ray actor died ({first_line})")
+def _answer(answer: Answer) -> bytes:
+    return msgspec.msgpack.encode(answer)
 
 
 def _end_process(task: asyncio.Task[None]) -> None:

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import msgspec
 
 from common.fleet import ReplicaRecord
+from deploy.fleet.scaling import ReplicaLoad
 
 
 class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """How every replica of a fleet is run. `settings` are worker settings by name; the command accepts --config."""
+    """How a replica of one model is run. `settings` are worker settings by name; the command accepts --config."""
 
     model: str  # name clients use
     settings: dict[str, Any]
     log_dir: str
     command: list[str]
+    source: str = ""  # what the replica's node makes the model directory from; empty: settings have model_path
+    host: str = ""  # address the worker binds; empty: the address of its node
     num_cpus: float = 1.0
     num_gpus: float = 0.0
+    spread: bool = True
+    labels: dict[str, str] = {}  # of nodes that may run it
     start_timeout_s: float = 600.0
+    drain_timeout_s: float = 60.0
+
+    @property
+    def version(self) -> str:
+        """Eight hex digits of everything that takes a new process to change."""
+        identity = (self.settings, self.source, self.host, self.num_cpus, self.num_gpus, self.spread, self.labels)
+        return hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:8]
 
 
 class Life(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +40,15 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     replica_id: str
     incarnation: str
     restarts: int = 0
+    model: str = ""
+    version: str = ""  # of its ReplicaSpec
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica renews its lease: its worker's scheduler answered just now, or the worker is still starting."""
+
+    life: Life
+    load: ReplicaLoad | None = None
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
@@ -62,9 +84,37 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     is_given_up: bool = False  # it refused its settings; no restart will come
 
 
+class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wanted of one model, and how far a rolling update is."""
+
+    name: str
+    wanted: int  # replicas
+    version: str  # that all replicas should have
+    is_rolling: bool = False  # some replicas still have another version
+    held_version: str = ""  # of an update that was given up; `version` is what was gone back to
+    held_reason: str = ""
+    held_log_tail: list[str] = []
+
+
+class GatewayStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The gateway that the fleet runs itself."""
+
+    url: str
+    ready_workers: int = 0  # replicas it can route to
+    message: str = ""  # why it is not running
+
+
 class FleetStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of the controller's `status()`."""
 
     version: int
-    model: str
+    models: list[ModelStatus]
     replicas: list[ReplicaStatus]
+    gateway: GatewayStatus | None = None  # None: somebody else runs it
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the controller says to a change. `refusal` is a sentence; then nothing was changed."""
+
+    changes: list[str] = []  # one line for people each
+    refusal: str = ""

@@ -13,16 +13,19 @@ import subprocess
 import tempfile
 from collections import deque
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 import yaml
 
+from common.errors import UserError
 from common.logs import headline, is_headline
 from deploy.environment import without_settings
 from deploy.fleet.messages import Ending, Life, Ready, ReplicaSpec
 from deploy.fleet.roster import log_path
+from deploy.fleet.state import EXIT_USER_FAULT
 from deploy.guard import guarded
+from deploy.model_source import PreparationError, find_model, prepare
 from deploy.processes import become_subreaper, end_descendants
 
 _POLL_S = 0.05
@@ -50,14 +53,28 @@ class WorkerProcess:
         """Whether the tree has not ended yet."""
         return not self._ending.done()
 
-    def start(self) -> None:
-        """Start the process tree. Raises OSError if that fails."""
+    async def start(self) -> None:
+        """Prepare the model and start the process tree; a fault is an Ending."""
+        try:
+            model_path = await asyncio.to_thread(self._prepare)
+        except (UserError, PreparationError, OSError) as fault:
+            self._finish(Ending(reason=str(fault), code=_code_of(fault), log_tail=[str(fault)]))
+            return
+        self._start_tree({**self._spec.settings, **model_path, "host": self._spec.host or self._node})
+
+    def _prepare(self) -> dict[str, str]:
+        """Blocking: the directory that this node makes of the model, where the settings do not name one."""
+        if not self._spec.source:
+            return {}
+        return {"model_path": prepare(find_model(self._spec.source))}
+
+    def _start_tree(self, settings: dict[str, Any]) -> None:
         become_subreaper()
         work_dir = Path(tempfile.mkdtemp(prefix="canopy-"))
         ready_file = work_dir / "ready.json"
         settings_file = work_dir / "worker.yaml"
         settings_file.touch(mode=0o600)
-        settings_file.write_text(yaml.safe_dump(self._spec.settings))
+        settings_file.write_text(yaml.safe_dump(settings))
         self._guard = self._start_guard(work_dir, ["--config", str(settings_file), "--ready-file", str(ready_file)])
         self._tasks = [
             asyncio.create_task(self._wait_for_ready(ready_file)),
@@ -80,6 +97,10 @@ class WorkerProcess:
         except TimeoutError:
             self._end(signal.SIGKILL, f"killed, because it did not stop within {grace_s:.0f} s")
             await self.ended()
+
+    def end(self, reason: str) -> None:
+        """End it at once."""
+        self._end(signal.SIGKILL, reason)
 
     def _end(self, number: int, reason: str) -> None:
         if self._guard is not None and self.is_alive:
@@ -107,7 +128,9 @@ class WorkerProcess:
         self._tasks[0].cancel()
         await asyncio.to_thread(end_descendants, 0)  # a killed guard leaves its tree to us
         shutil.rmtree(work_dir, ignore_errors=True)
-        ending = Ending(reason=self._reason or _reason(code), code=code, log_tail=tail(self._log))
+        self._finish(Ending(reason=self._reason or _reason(code), code=code, log_tail=tail(self._log)))
+
+    def _finish(self, ending: Ending) -> None:
         self._ending.set_result(ending)
         if not self._outcome.done():
             self._outcome.set_result(ending)
@@ -176,6 +199,11 @@ def tail(path: Path) -> list[str]:
             break
         kept.append(line)
     return kept[::-1]
+
+
+def _code_of(fault: Exception) -> int:
+    """The code with which a worker says the same."""
+    return fault.exit_code if isinstance(fault, PreparationError) else EXIT_USER_FAULT
 
 
 def _reason(code: int) -> str:

@@ -18,18 +18,19 @@ import psutil
 from common.clock import MonotonicClock
 from common.errors import UserError
 from common.fleet import FleetSnapshot
-from common.settings import validated
-from deploy.fleet.messages import FleetStatus, ReplicaSpec
+from deploy.fleet.description import FleetDescription
+from deploy.fleet.messages import Answer, FleetStatus
+from deploy.fleet.specs import Surroundings
 from deploy.local.gateway_process import GatewayProcess
 from deploy.local.plan import RunningFleet, ServePlan, write_private
+from deploy.local.prepared import prepared
 from deploy.local.progress import Progress
-from deploy.local.ray_node import RayNode, start_ray
-from deploy.model_source import ModelSource, PreparationError, prepare
-from worker.config import WorkerSettings
-from worker.preflight import check_before_loading
+from deploy.local.ray_node import TOKEN_FILE, RayNode, start_ray
+from deploy.model_source import PreparationError
 
 _POLL_S = 0.25
 _RPC_TIMEOUT_S = 30.0
+_FIRST_CALL_TIMEOUT_S = 120.0  # Ray starts a process for the controller first
 _DRAIN_MARGIN_S = 5.0  # beyond the gateway's own grace time
 
 
@@ -44,6 +45,7 @@ class LocalFleet:
         self._plan = plan
         self._progress = progress
         self._run_dir = Path(plan.run_dir)
+        self._wanted = sum(model.replicas.min for model in plan.fleet.models)
         self._controller: Any = None
         self._node: RayNode | None = None
         self._gateway: GatewayProcess | None = None
@@ -53,18 +55,14 @@ class LocalFleet:
         """From nothing to a fleet that serves. Raises UserError or FleetError."""
         plan, progress = self._plan, self._progress
         os.environ["TMPDIR"] = str(self._run_dir)  # all temporary files of the fleet go with its directory
-        model_path = prepare(ModelSource(path=plan.source_path))
-        check_before_loading(validated(WorkerSettings, {**plan.worker_values, "model_path": model_path}))
-        threads = plan.worker_values.get("cpu_threads") or max(1, len(os.sched_getaffinity(0)) // plan.replicas)
+        models = tuple(prepared(model) for model in plan.fleet.models)
         progress.line("starting Ray")
-        self._node = node = start_ray(
-            self._run_dir, plan.token_file, num_cpus=max(os.cpu_count() or 1, threads * plan.replicas)
-        )
+        self._node = node = start_ray(self._run_dir)
         _exit_on_sigterm()  # Ray has put its own handler there
-        spec = self._replica_spec(node, model_path, threads)
         from deploy.fleet.controller import start_controller
 
-        self._controller = start_controller(spec, plan.replicas)
+        self._controller = start_controller(plan.log_format)
+        self._apply(msgspec.structs.replace(plan.fleet, models=models))
         self._announce(node)
         self._start_gateway(node)
         self._wait_until_ready()
@@ -85,37 +83,29 @@ class LocalFleet:
         self._progress.line(f"stopping: running requests have {grace_s:g} s to finish; Ctrl-C again ends them")
         self._gateway.stop(grace_s + _DRAIN_MARGIN_S)
 
-    def _replica_spec(self, node: RayNode, model_path: str, threads: int) -> ReplicaSpec:
-        plan = self._plan
-        on_gpu = node.gpus > 0 and plan.worker_values.get("device", "auto") not in ("cpu", "sim")
-        if on_gpu and plan.replicas > node.gpus:
-            raise UserError(
-                f"--replicas {plan.replicas} needs as many GPUs and this machine has {node.gpus}; "
-                "ask for fewer, or add --device cpu."
-            )
-        return ReplicaSpec(
-            model=plan.model,
-            settings={
-                **plan.worker_values,
-                "model_path": model_path,
-                "host": "127.0.0.1",
-                "port": 0,
-                "cpu_threads": threads,
-            },
-            log_dir=plan.log_dir,
-            command=plan.worker_command,
-            num_cpus=1 if on_gpu else threads,
-            num_gpus=1 if on_gpu else 0,
-            start_timeout_s=plan.start_timeout_s,
+    def _apply(self, fleet: FleetDescription) -> None:
+        """Raises UserError if this machine cannot hold it."""
+        import ray
+
+        around = Surroundings(
+            command=self._plan.worker_command,
+            log_dir=self._plan.log_dir,
+            host="127.0.0.1",
+            runs_gateway=False,
+            cpu_threads=max(1, len(os.sched_getaffinity(0)) // self._wanted),
         )
+        call = self._controller.apply.remote(msgspec.msgpack.encode(fleet), msgspec.msgpack.encode(around))
+        answer = msgspec.msgpack.decode(ray.get(call, timeout=_FIRST_CALL_TIMEOUT_S), type=Answer)
+        if answer.refusal:
+            raise UserError(answer.refusal)
 
     def _announce(self, node: RayNode) -> None:
         """Let `canopy status` find us."""
         fleet = RunningFleet(
-            model=self._plan.model,
+            model=", ".join(model.name for model in self._plan.fleet.models),
             url=self._plan.url,
             ray_address=node.address,
-            token_file=str(self._plan.token_file),
+            token_file=str(self._run_dir / TOKEN_FILE),
             log_dir=self._plan.log_dir,
             pid=os.getpid(),
             started_s=psutil.Process().create_time(),
@@ -124,7 +114,7 @@ class LocalFleet:
 
     def _start_gateway(self, node: RayNode) -> None:
         self._gateway = GatewayProcess(
-            {**self._plan.gateway_values, "ray_address": node.address},
+            {**self._plan.fleet.gateway, "ray_address": node.address},
             self._run_dir,
             Path(self._plan.log_dir) / "gateway.log",
             dict(os.environ),
@@ -135,7 +125,6 @@ class LocalFleet:
 
     def _wait_until_ready(self) -> None:
         assert self._gateway is not None
-        wanted = self._plan.replicas
         try:
             while True:
                 self._check_ray()
@@ -143,9 +132,9 @@ class LocalFleet:
                 self._progress.replicas([r.record for r in status.replicas])
                 self._check_start(status)
                 ready = sum(r.record.state == "ready" for r in status.replicas)
-                if ready == wanted and self._gateway.ready_workers() >= wanted:
+                if ready == self._wanted and self._gateway.ready_workers() >= self._wanted:
                     return
-                self._progress.waiting(f"{ready} of {wanted} replicas ready")
+                self._progress.waiting(f"{ready} of {self._wanted} replicas ready")
                 time.sleep(_POLL_S)
         finally:
             self._progress.done_waiting()
@@ -211,7 +200,7 @@ def main(plan_file: Path) -> int:
     plan = msgspec.json.decode(plan_file.read_bytes(), type=ServePlan)
     errors = sys.stderr
     sys.stderr = _ray_messages(plan)
-    progress = Progress(MonotonicClock(), log_format=plan.worker_values.get("log_format", "text"))
+    progress = Progress(MonotonicClock(), log_format=plan.log_format)
     fleet = LocalFleet(plan, progress)
     try:
         fleet.start()
@@ -222,7 +211,7 @@ def main(plan_file: Path) -> int:
     except UserError as error:
         print(error if str(error).startswith("canopy") else f"canopy: {error}", file=errors)
         return 2
-    except FleetError as error:
+    except (FleetError, TimeoutError) as error:  # Ray's own are TimeoutErrors too
         print(f"canopy: {error}", file=errors)
         return 1
     return 0

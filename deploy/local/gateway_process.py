@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,16 @@ from deploy.fleet.state import Policy
 from deploy.fleet.worker_process import tail
 from deploy.guard import guarded
 from deploy.local.plan import write_private
+from gateway.config import GatewaySettings
 
 _PROBE_TIMEOUT_S = 2.0
+
+
+def gateway_url(settings: GatewaySettings) -> str:
+    """The gateway's address as seen from its own machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    scheme = "https" if settings.tls else "http"
+    return f"{scheme}://[{host}]:{settings.port}" if ":" in host else f"{scheme}://{host}:{settings.port}"
 
 
 class GatewayProcess:
@@ -28,13 +37,11 @@ class GatewayProcess:
     def __init__(
         self, values: dict[str, Any], run_dir: Path, log: Path, env: dict[str, str], url: str, clock: Clock
     ) -> None:
-        self._config = run_dir / "gateway.yaml"
-        write_private(self._config, yaml.safe_dump(values).encode())
-        self._log_format = values.get("log_format", "text")
+        self.values = values
         self._run_dir = run_dir
         self.log = log
         self._env = without_settings(env)
-        self._url = url
+        self.url = url
         self._clock = clock
         self._policy = Policy()
         self._process: subprocess.Popen[bytes] | None = None
@@ -45,16 +52,19 @@ class GatewayProcess:
     def start(self) -> None:
         """Start it. Raises OSError if that fails."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-P", "-m", "gateway", "--config", str(self._config)]
+        work_dir = Path(tempfile.mkdtemp(prefix="canopy-gateway-", dir=self._run_dir))
+        config = work_dir / "gateway.yaml"
+        write_private(config, yaml.safe_dump(self.values).encode())
+        command = [sys.executable, "-P", "-m", "gateway", "--config", str(config)]
         with self.log.open("ab" if self._process else "wb") as log:
-            log.write(f"{headline('gateway starts', self._log_format)}\n".encode())
+            log.write(f"{headline('gateway starts', self.values.get('log_format', 'text'))}\n".encode())
             log.flush()
             self._process = subprocess.Popen(
-                guarded(command, remove=[]),
+                guarded(command, remove=[work_dir]),
                 stdin=subprocess.PIPE,  # the guard's lifeline
                 stdout=log,
                 stderr=log,
-                cwd=self._run_dir,
+                cwd=work_dir,
                 env=self._env,
                 start_new_session=True,
             )
@@ -73,7 +83,7 @@ class GatewayProcess:
         """How many replicas it can route to; 0 while it is not up."""
         try:
             # Our own process on this machine: whom its certificate is for does not matter.
-            answer = httpx.get(f"{self._url}/readiness", timeout=_PROBE_TIMEOUT_S, trust_env=False, verify=False)
+            answer = httpx.get(f"{self.url}/readiness", timeout=_PROBE_TIMEOUT_S, trust_env=False, verify=False)
             return int(answer.json()["ready_workers"]) if answer.status_code == 200 else 0
         except httpx.HTTPError:
             return 0

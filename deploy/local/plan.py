@@ -4,40 +4,39 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import psutil
+
+from common.logs import LogFormat
+from deploy.fleet.description import FleetDescription
 
 
 class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about one local fleet that is known before it starts."""
 
-    model: str  # name clients use
-    source_path: str  # what the model is prepared from
-    replicas: int
-    start_timeout_s: float
+    fleet: FleetDescription  # its gateway has a port
+    url: str  # of the gateway, as seen from this machine
     shutdown_grace_s: float
-    host: str
-    port: int
-    gateway_values: dict[str, Any]
-    worker_values: dict[str, Any]
     worker_command: list[str]
     run_dir: str  # private, short, removed at the end
     log_dir: str
     fleet_file: str  # where `canopy status` finds us
 
     @property
-    def url(self) -> str:
-        """The gateway's address as seen from this machine."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        scheme = "https" if self.gateway_values.get("ssl_certfile") else "http"
-        return f"{scheme}://[{host}]:{self.port}" if ":" in host else f"{scheme}://{host}:{self.port}"
+    def model(self) -> str:
+        """The name clients use, of the first model."""
+        return self.fleet.models[0].name
+
+    @property
+    def log_format(self) -> LogFormat:
+        """Of every process."""
+        return "json" if self.fleet.gateway.get("log_format") == "json" else "text"
 
     @property
     def needs_key(self) -> bool:
         """Whether clients need an API key."""
-        return bool({"api_key", "api_key_file"} & self.gateway_values.keys())
+        return bool({"api_key", "api_key_file"} & self.fleet.gateway.keys())
 
     @property
     def token_file(self) -> Path:
@@ -48,7 +47,7 @@ class ServePlan(msgspec.Struct, frozen=True, kw_only=True):
 class RunningFleet(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a fleet file. It is stale if that process is gone."""
 
-    model: str
+    model: str  # names of its models
     url: str
     ray_address: str
     token_file: str

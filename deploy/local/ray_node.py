@@ -16,6 +16,7 @@ from deploy.processes import is_alive
 
 # Ray replaces 127.0.0.1 by the machine's outer address; any other loopback address it keeps.
 _NODE_ADDRESS = "127.0.0.2"
+TOKEN_FILE = "ray-token"  # the secret of a fleet's Ray, in its private directory
 _ESSENTIAL = ("gcs_server", "raylet")
 _OBJECT_STORE_BYTES = 80 * 2**20  # messages only; Ray's minimum is 75 MiB
 
@@ -25,7 +26,6 @@ class RayNode:
     """The started Ray, which this process is connected to."""
 
     address: str
-    gpus: int
     processes: tuple[psutil.Process, ...]  # without one of these nothing can be restarted
 
     def lost_process(self) -> str | None:
@@ -33,8 +33,9 @@ class RayNode:
         return next((name for name, p in zip(_ESSENTIAL, self.processes, strict=True) if not is_alive(p)), None)
 
 
-def start_ray(run_dir: Path, token_file: Path, num_cpus: int) -> RayNode:
+def start_ray(run_dir: Path) -> RayNode:
     """Start Ray and connect. Call it once, from the main thread: the kernel ends Ray's processes with that thread."""
+    token_file = run_dir / TOKEN_FILE
     write_private(token_file, secrets.token_hex(32).encode())
     os.environ.update(ray_environment(token_file))  # Ray reads them on import, and its processes inherit them
     import ray
@@ -43,7 +44,6 @@ def start_ray(run_dir: Path, token_file: Path, num_cpus: int) -> RayNode:
 
     temp_dir = run_dir / "ray"  # Ray makes it readable for everyone; the directory above it is not
     context = ray.init(
-        num_cpus=num_cpus,
         include_dashboard=False,
         object_store_memory=_OBJECT_STORE_BYTES,
         namespace=RAY_NAMESPACE,
@@ -54,7 +54,6 @@ def start_ray(run_dir: Path, token_file: Path, num_cpus: int) -> RayNode:
     )
     return RayNode(
         address=context.address_info["gcs_address"],
-        gpus=int(ray.cluster_resources().get("GPU", 0)),
         processes=tuple(_child(name) for name in _ESSENTIAL),
     )
 

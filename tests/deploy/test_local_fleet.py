@@ -23,7 +23,7 @@ pytestmark = pytest.mark.ray
 
 NAME = "tiny-chat"  # the model's directory
 
-RESTART_LIMIT_S = 60.0
+RESTART_LIMIT_S = 120.0
 STREAMS = 20
 
 

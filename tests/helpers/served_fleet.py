@@ -20,7 +20,7 @@ from common.process import die_with_parent
 from tests.helpers.processes import assert_all_end, command_of, is_running, wait_until
 
 ROOT = Path(__file__).parents[2]
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 30.0
 
 # `canopy serve` with the stand-in worker in place of `python -m worker`

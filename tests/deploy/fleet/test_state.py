@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.fleet.messages import Ending, Life, Ready
+from deploy.fleet.scaling import ReplicaLoad
 from deploy.fleet.state import TRANSITIONS, Action, Kill, Launch, Policy, Replica, State, Stop
 
-POLICY = Policy(start_timeout_s=100, lease_s=10, drain_notice_s=1, drain_timeout_s=20, stable_s=60)
+POLICY = Policy(start_timeout_s=100, lease_s=10, silence_s=5, drain_notice_s=1, drain_timeout_s=20, stable_s=60)
 CRASH = Ending(reason="its worker exited with code 1", code=1, log_tail=["Traceback", "boom"])
 
 
@@ -100,20 +101,60 @@ def test_refusal_after_a_life_that_served_is_tried_again() -> None:
     assert not replica.is_given_up
 
 
-def test_start_time_out_kills_the_life() -> None:
+def test_start_time_out_counts_from_the_place_on_a_node_and_kills_the_life() -> None:
     replica = make_replica()
-    assert replica.tick(99.9) == []
-    assert replica.tick(100) == [Kill(Life(replica_id="replica-0", incarnation="life-0"))]
+    assert replica.tick(4.9) == []
+    assert replica.record().message == ""
+    assert replica.tick(1000) == []
+    assert replica.record().message == "waits for a node that has room"
+    replica.on_placed("life-0", 1000)
+    assert replica.record().message == ""
+    assert replica.tick(1099.9) == []
+    assert replica.tick(1100) == [Kill(Life(replica_id="replica-0", incarnation="life-0"))]
     assert replica.record().message == "not ready after 100 s"
 
 
-def test_a_lease_that_is_not_renewed_kills_the_life() -> None:
+def test_a_lease_that_ends_takes_the_replica_out_and_a_beat_brings_it_back() -> None:
     replica = make_replica()
     make_ready(replica, 0)
-    replica.on_beat("life-0", 8)
+    assert replica.on_beat("life-0", 8)
     assert replica.tick(17.9) == []
-    assert replica.tick(18) == [Kill(Life(replica_id="replica-0", incarnation="life-0"))]
-    assert replica.record().message == "no sign of life for 10 s"
+    assert replica.record().state == "ready"
+    assert replica.tick(18) == []
+    assert (replica.record().state, replica.record().url) == ("failed", "")
+    assert replica.record().message == "no sign of life for 10 s; it gets no requests until it answers"
+    assert replica.on_beat("life-0", 20)
+    assert (replica.record().state, replica.record().url) == ("ready", "http://127.0.0.1:1")
+    assert replica.tick(29.9) == []
+
+
+def test_a_long_silence_kills_the_life_and_its_beats_are_refused() -> None:
+    replica = make_replica()
+    make_ready(replica, 0)
+    replica.tick(10)
+    assert replica.tick(14.9) == []
+    assert replica.tick(15) == [Kill(Life(replica_id="replica-0", incarnation="life-0"))]
+    assert replica.record().message == "no sign of life for 15 s"
+    assert not replica.on_beat("life-0", 15.1)
+    replica.tick(16)
+    assert not replica.on_beat("life-0", 17)
+    assert replica.on_beat("life-1", 17)
+
+
+def test_a_silent_replica_that_has_to_leave_is_killed() -> None:
+    replica = make_replica()
+    make_ready(replica, 0)
+    replica.tick(10)
+    assert replica.drain(11) == [Kill(replica.life)]
+    assert replica.state is State.GONE
+
+
+def test_a_beat_brings_the_load() -> None:
+    replica = make_replica()
+    make_ready(replica, 0)
+    replica.on_beat("life-0", 3, ReplicaLoad(running_requests=7))
+    replica.on_beat("life-0", 5)
+    assert (replica.load, replica.load_at_s) == (ReplicaLoad(running_requests=7), 3)
 
 
 def test_draining_gives_gateways_notice_then_stops_then_kills() -> None:
@@ -155,7 +196,7 @@ def test_news_of_an_earlier_life_changes_nothing(event: str) -> None:
 
 EVENTS = st.lists(
     st.tuples(
-        st.sampled_from(["ready", "crash", "refuse", "beat", "drain", "tick", "old ready", "old crash"]),
+        st.sampled_from(["placed", "ready", "crash", "refuse", "beat", "drain", "tick", "old ready", "old crash"]),
         st.floats(0, 40),
     ),
     max_size=60,
@@ -182,7 +223,7 @@ def test_any_history_keeps_the_rules(events: list[tuple[str, float]]) -> None:
                 assert action.life.incarnation in running
                 running.discard(action.life.incarnation)
         assert replica.state is state_before or replica.state in TRANSITIONS[state_before]
-        if replica.state in (State.STARTING, State.READY, State.DRAINING):
+        if replica.state in (State.STARTING, State.READY, State.SILENT, State.DRAINING):
             assert running == {replica.life.incarnation}
         else:
             assert not running
@@ -194,7 +235,9 @@ def _apply(replica: Replica, event: str, now_s: float) -> list[Action]:
     current = replica.life.incarnation
     if replica.state is State.FAILED and event in ("crash", "refuse", "ready"):
         return []  # nothing runs that could say so
-    if event == "ready":
+    if event == "placed":
+        replica.on_placed(current, now_s)
+    elif event == "ready":
         replica.on_ready(current, ready_of(replica), now_s)
     elif event in ("crash", "refuse"):
         replica.on_ended(current, Ending(reason=event, code=1 if event == "crash" else 2), now_s)

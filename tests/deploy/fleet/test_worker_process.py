@@ -16,7 +16,7 @@ from deploy.fleet.worker_process import WorkerProcess, tail
 from tests.helpers.processes import is_running, until
 
 
-def start(tmp_path: Path, behaviour: str = "serve", **settings: Any) -> WorkerProcess:
+async def start(tmp_path: Path, behaviour: str = "serve", **settings: Any) -> WorkerProcess:
     spec = ReplicaSpec(
         model="stand-in",
         settings={"behaviour": behaviour, **settings},
@@ -24,7 +24,7 @@ def start(tmp_path: Path, behaviour: str = "serve", **settings: Any) -> WorkerPr
         command=[sys.executable, "-m", "tests.helpers.stand_in_worker"],
     )
     process = WorkerProcess(spec, Life(replica_id="replica-3", incarnation="abc"), node="10.0.0.1")
-    process.start()
+    await process.start()
     return process
 
 
@@ -39,7 +39,7 @@ def tree() -> list[int]:
 
 
 async def test_a_life_from_ready_to_stopped(tmp_path: Path) -> None:
-    process = start(tmp_path, served_model_name="tiny")
+    process = await start(tmp_path, served_model_name="tiny")
     ready = await process.ready()
     assert isinstance(ready, Ready)
     assert (ready.model, ready.incarnation, ready.node, ready.max_running_requests) == ("tiny", "abc", "10.0.0.1", 8)
@@ -54,7 +54,7 @@ async def test_a_life_from_ready_to_stopped(tmp_path: Path) -> None:
 
 
 async def test_a_worker_that_ignores_the_stop_is_killed(tmp_path: Path) -> None:
-    process = start(tmp_path, "stubborn")
+    process = await start(tmp_path, "stubborn")
     await process.ready()
     await process.stop(grace_s=0.3)
     assert not process.is_alive
@@ -63,7 +63,7 @@ async def test_a_worker_that_ignores_the_stop_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("victim", ["frontend", "scheduler", "guard"])
 async def test_a_killed_process_ends_the_whole_tree_at_once(tmp_path: Path, victim: str) -> None:
-    process = start(tmp_path)
+    process = await start(tmp_path)
     ready = await process.ready()
     assert isinstance(ready, Ready)
     pids = tree()
@@ -83,14 +83,14 @@ async def test_a_killed_process_ends_the_whole_tree_at_once(tmp_path: Path, vict
 async def test_a_worker_that_ends_early_leaves_its_code_and_last_words(
     tmp_path: Path, behaviour: str, code: int, last: str
 ) -> None:
-    outcome = await start(tmp_path, behaviour).ready()
+    outcome = await (await start(tmp_path, behaviour)).ready()
     assert isinstance(outcome, Ending)
     assert (outcome.code, outcome.log_tail[-1]) == (code, last)
     assert outcome.reason == f"its worker exited with code {code}"
 
 
 async def test_it_can_be_stopped_before_it_is_ready(tmp_path: Path) -> None:
-    process = start(tmp_path, "hang")
+    process = await start(tmp_path, "hang")
     await process.stop(grace_s=5)
     assert isinstance(await process.ready(), Ending)
     assert tree() == []

@@ -8,7 +8,11 @@ import msgspec
 import psutil
 import pytest
 
+from common.settings import validated
+from deploy.fleet.description import FleetDescription, ModelDescription, ReplicaBounds
+from deploy.local.gateway_process import gateway_url
 from deploy.local.plan import RunningFleet, ServePlan, fleets_dir, running_fleets, write_private
+from gateway.config import GatewaySettings
 
 
 def fleet(pid: int, started_s: float) -> RunningFleet:
@@ -50,21 +54,16 @@ def test_a_private_file_is_whole_and_for_its_owner_only(tmp_path: Path) -> None:
     ],
 )
 def test_the_printed_address_can_be_reached(host: str, url: str) -> None:
-    plan = ServePlan(
-        model="m",
-        source_path="p",
-        replicas=1,
-        start_timeout_s=1,
-        shutdown_grace_s=1,
-        host=host,
-        port=81,
-        gateway_values={},
-        worker_values={},
-        worker_command=[],
-        run_dir="",
-        log_dir="",
-        fleet_file="",
+    chat = ModelDescription(name="m", model="p", replicas=ReplicaBounds(min=1, max=1))
+    plain = FleetDescription(models=(chat,), gateway={"host": host, "port": 81})
+    assert gateway_url(validated(GatewaySettings, plain.gateway)) == url
+    assert not plan_of(plain).needs_key
+    with_tls = msgspec.structs.replace(
+        plain, gateway={**plain.gateway, "ssl_certfile": "c", "ssl_keyfile": "c", "api_key": "k"}
     )
-    assert (plan.url, plan.needs_key) == (url, False)
-    with_tls = msgspec.structs.replace(plan, gateway_values={"ssl_certfile": "c", "api_key": "k"})
-    assert (with_tls.url, with_tls.needs_key) == (url.replace("http:", "https:"), True)
+    assert gateway_url(validated(GatewaySettings, with_tls.gateway)) == url.replace("http:", "https:")
+    assert plan_of(with_tls).needs_key
+
+
+def plan_of(fleet: FleetDescription) -> ServePlan:
+    return ServePlan(fleet=fleet, url="", shutdown_grace_s=1, worker_command=[], run_dir="", log_dir="", fleet_file="")

@@ -1,0 +1,145 @@
+"""The fleet's own gateway: an actor on Ray's head node that keeps one gateway process alive, and its keeper.
+
+Its settings are kept in Ray's key-value store, so an actor that Ray restarts has the latest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import ray
+from ray.exceptions import RayError
+from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from common.clock import MonotonicClock
+from common.fleet import RAY_NAMESPACE
+from common.settings import validated
+from deploy.fleet import placement
+from deploy.fleet.messages import GatewayStatus
+from deploy.local.gateway_process import GatewayProcess, gateway_url
+from deploy.processes import become_subreaper
+from gateway.config import GatewaySettings
+
+GATEWAY_ACTOR = "canopy-gateway"
+_PLAN_KEY = "canopy-gateway-plan"
+_TEND_S = 0.25
+_DRAIN_MARGIN_S = 5.0  # beyond the gateway's own grace time
+_STATUS_TIMEOUT_S = 2.0
+_LOG = logging.getLogger(__name__)
+
+
+class GatewayPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Gateway settings by name, and where its log is."""
+
+    values: dict[str, Any]
+    log_dir: str
+
+
+class GatewayActor:
+    """Owner of the gateway's process. All methods run on the actor's event loop, so none may block."""
+
+    def __init__(self) -> None:
+        become_subreaper()
+        self._process = _started()
+        self._message = ""
+        self._is_changing = False
+        self._tending = asyncio.create_task(self._tend())
+
+    async def change(self) -> None:
+        """Let the gateway finish what it has, and start it with the settings that are kept now."""
+        self._is_changing = True
+        grace_s = validated(GatewaySettings, self._process.values).shutdown_grace_s
+        await asyncio.to_thread(self._process.stop, grace_s + _DRAIN_MARGIN_S)
+        self._process = _started()
+        self._message = ""
+        self._is_changing = False
+
+    async def stop(self, grace_s: float) -> None:
+        """Let the gateway finish what it has, at most `grace_s`."""
+        self._is_changing = True
+        await asyncio.to_thread(self._process.stop, grace_s)
+
+    async def status(self) -> bytes:
+        """A GatewayStatus."""
+        ready = await asyncio.to_thread(self._process.ready_workers)
+        status = GatewayStatus(url=self._process.url, ready_workers=ready, message=self._message)
+        return msgspec.msgpack.encode(status)
+
+    async def _tend(self) -> None:
+        while True:
+            if not self._is_changing and (event := self._process.tend()):
+                _LOG.warning("%s", event)
+                self._message = "" if self._process.exit_code() is None else event
+            await asyncio.sleep(_TEND_S)
+
+
+class GatewayKeeper:
+    """What the controller does about the gateway."""
+
+    async def run(self, values: dict[str, Any], log_dir: str) -> None:
+        """Have a gateway with these settings: start it, change it, or leave it alone."""
+        plan = msgspec.msgpack.encode(GatewayPlan(values=values, log_dir=log_dir))
+        is_same = _internal_kv_get(_PLAN_KEY, namespace=RAY_NAMESPACE) == plan
+        _internal_kv_put(_PLAN_KEY, plan, namespace=RAY_NAMESPACE)
+        try:
+            actor = ray.get_actor(GATEWAY_ACTOR, namespace=RAY_NAMESPACE)
+        except ValueError:
+            _create()
+            return
+        if not is_same:
+            await actor.change.remote()
+
+    async def status(self) -> GatewayStatus | None:
+        """None if the fleet runs no gateway."""
+        try:
+            actor = ray.get_actor(GATEWAY_ACTOR, namespace=RAY_NAMESPACE)
+        except ValueError:
+            return None
+        try:
+            answer = await asyncio.wait_for(actor.status.remote(), _STATUS_TIMEOUT_S)
+        except (RayError, TimeoutError):
+            plan = kept_plan()
+            url = gateway_url(validated(GatewaySettings, plan.values)) if plan is not None else ""
+            return GatewayStatus(url=url)  # it is being started
+        return msgspec.msgpack.decode(answer, type=GatewayStatus)
+
+
+def _create() -> None:
+    ray.remote(GatewayActor).options(
+        name=GATEWAY_ACTOR,
+        namespace=RAY_NAMESPACE,
+        lifetime="detached",
+        num_cpus=0,
+        max_restarts=-1,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(placement.head_node_id(), soft=False),
+    ).remote()
+
+
+def kept_plan() -> GatewayPlan | None:
+    """How the fleet's gateway is run; None if the fleet has none."""
+    kept = _internal_kv_get(_PLAN_KEY, namespace=RAY_NAMESPACE)
+    return msgspec.msgpack.decode(kept, type=GatewayPlan) if kept else None
+
+
+def _started() -> GatewayProcess:
+    """A gateway with the settings that are kept."""
+    plan = kept_plan()
+    assert plan is not None, "the keeper keeps it first"
+    address = ray.get_runtime_context().gcs_address
+    process = GatewayProcess(
+        {**plan.values, "ray_address": address},
+        Path(tempfile.gettempdir()),
+        Path(plan.log_dir) / "gateway.log",
+        dict(os.environ),
+        gateway_url(validated(GatewaySettings, plan.values)),
+        MonotonicClock(),
+    )
+    process.start()
+    return process

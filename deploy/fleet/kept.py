@@ -1,0 +1,52 @@
+"""What of a fleet outlives its controller: the description that was applied, and how far each model got with it.
+
+Pure data; the controller keeps it in Ray's own key-value store (deploy/fleet/controller.py).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from deploy.fleet.description import FleetDescription
+from deploy.fleet.messages import ReplicaSpec
+from deploy.fleet.specs import Surroundings
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """An update that was given up, and the last words of the replica that could not start."""
+
+    version: str
+    reason: str
+    log_tail: list[str]
+
+
+class GroupState(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a group must outlive the controller. `specs` by version: those wanted, and those gone back to."""
+
+    wanted: int
+    target: str  # version that all replicas should have
+    specs: dict[str, ReplicaSpec]
+    fallback: str = ""  # version that worked before, empty if none has
+    held: Held | None = None
+
+
+class FleetState(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a fleet must outlive its controller. Groups by model name; those without a description are leaving."""
+
+    description: FleetDescription
+    around: Surroundings
+    groups: dict[str, GroupState]
+
+
+class Store(Protocol):
+    """Keeps one FleetState."""
+
+    def load(self) -> FleetState | None:
+        """What was saved last; None if nothing was."""
+        ...
+
+    def save(self, state: FleetState) -> None:
+        """Keep it."""
+        ...
