@@ -57,7 +57,7 @@ class Asset:
     """One file of the page, kept in memory."""
 
     def __init__(self, content: bytes, media_type: str) -> None:
-        self._content = content
+        self.content = content
         self._headers = _HEADERS | {"etag": f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'}
         self._media_type = media_type
 
@@ -65,7 +65,7 @@ class Asset:
         """200 with the file, or 304 if the browser has it."""
         if request.headers.get("if-none-match") == self._headers["etag"]:
             return Response(status_code=304, headers=self._headers)
-        return Response(self._content, media_type=self._media_type, headers=self._headers)
+        return Response(self.content, media_type=self._media_type, headers=self._headers)
 
 
 def read_assets() -> dict[str, Asset]:
