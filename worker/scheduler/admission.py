@@ -49,7 +49,6 @@ class PrefillBudget:
         self._page_size = page_size
         self._available_tokens = available_tokens
         self._offset = reserved_tokens
-        self._admitted_tokens = 0
         self._any_admitted = False
         self.rem_input = max_prefill_tokens - mixed_decode_tokens
         self.rem_chunk = None if chunk_tokens is None else max(chunk_tokens - mixed_decode_tokens, page_size)
@@ -58,11 +57,6 @@ class PrefillBudget:
     def rem_total(self) -> float:
         """Tokens nobody is expected to need."""
         return self._available_tokens() - self._offset
-
-    @property
-    def cur_rem(self) -> int:
-        """Tokens not yet given away in this pass."""
-        return self._available_tokens() - self._admitted_tokens
 
     def deficit(self, extend_tokens: int, max_new_tokens: int) -> float:
         """Tokens that must be freed for prompt and possible output of a candidate. Below 0 they fit."""
@@ -102,7 +96,7 @@ class PrefillBudget:
 
     def state(self) -> Verdict:
         """Whether anyone else may start."""
-        if self.rem_total <= 0 or self.cur_rem <= 0:
+        if self.rem_total <= 0:
             return Verdict.NO_TOKEN
         if self.rem_input <= 0 or (self.rem_chunk is not None and self.rem_chunk <= 0):
             return Verdict.OTHER
@@ -117,7 +111,6 @@ class PrefillBudget:
     def _charge(self, extend_tokens: int, max_new_tokens: int) -> None:
         paged = self._ceil_page(extend_tokens)
         self._offset += paged + min(max_new_tokens, CLIP_MAX_NEW_TOKENS)
-        self._admitted_tokens += paged
         self.rem_input -= paged
         if self.rem_chunk is not None:
             self.rem_chunk -= paged

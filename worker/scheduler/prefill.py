@@ -147,14 +147,15 @@ class PrefillScheduler:
         if self._table.num_used_rows >= self._limits.max_running_requests:
             return Verdict.NO_TOKEN, None
         match, extend = self._match(request)
-        verdict = budget.verdict(extend, request.remaining_new_tokens)
+        max_new_tokens = request.remaining_new_tokens
+        verdict = budget.verdict(extend, max_new_tokens)
         if verdict is not Verdict.CONTINUE:
             return verdict, None
         self._pool.cache.lock(match.node)
         tokens = 0
         verdict = Verdict.NO_TOKEN
-        if budget.fits_pool(extend, request.remaining_new_tokens):
-            tokens = budget.take(extend, request.remaining_new_tokens)
+        if budget.fits_pool(extend, max_new_tokens):
+            tokens = budget.take(extend, max_new_tokens)
             verdict = Verdict.OTHER
         if not tokens:
             self._pool.cache.unlock(match.node)

@@ -16,7 +16,6 @@ from worker.token_ids import TOKEN_BYTES
 Int64s = npt.NDArray[np.int64]
 Integers = npt.NDArray[np.integer]
 _OUTPUT_COLUMNS = 256  # of the outputs, at the start
-_NO_WRITES = np.empty((0, 3), np.int32)
 
 
 class RequestTable:
@@ -26,6 +25,7 @@ class RequestTable:
         self.page_size = page_size
         # Untouched rows cost no memory: the system maps zero pages on first write.
         self._pages = np.zeros((max_rows, -(-max_tokens // page_size)), np.int32)
+        self._indices = np.arange(self._pages.shape[1], dtype=np.int32)
         # Entries changed since the last step: runs of (row, first index, number), and arrays of rows and indices.
         self._changed_runs: list[tuple[int, int, int]] = []
         self._changed: list[tuple[Integers, Integers]] = []
@@ -177,14 +177,18 @@ class RequestTable:
     def take_writes(self) -> Int32s:
         """Entries changed since the last call, as they are now; one may occur twice. int32 [W, 3] of
         (row, index, page)."""
-        changed, runs = self._changed, self._changed_runs
-        if runs:
-            changed.append(_expanded(runs))
-        if not changed:
-            return _NO_WRITES
-        self._changed, self._changed_runs = [], []
-        rows, index = (np.concatenate(parts) for parts in zip(*changed, strict=True))
-        return np.stack((rows, index, self._pages[rows, index]), axis=1, dtype=np.int32, casting="same_kind")
+        changed, self._changed = self._changed, []
+        runs, self._changed_runs = self._changed_runs, []
+        writes = np.empty((sum([len(rows) for rows, _ in changed]) + sum([count for _, _, count in runs]), 3), np.int32)
+        end = 0
+        for rows, index in changed:
+            start, end = end, end + len(rows)
+            writes[start:end, 0], writes[start:end, 1] = rows, index
+        for row, first, count in runs:
+            start, end = end, end + count
+            writes[start:end, 0], writes[start:end, 1] = row, self._indices[first : first + count]
+        writes[:, 2] = self._pages[writes[:, 0], writes[:, 1]]
+        return writes
 
     def rewrite(self, writes: Int32s) -> None:
         """Send the entries of `writes` again, as they are then: the step that carried them failed."""
@@ -202,11 +206,3 @@ class RequestTable:
         if len(pages):
             self._pages[row, start : start + len(pages)] = pages
             self._changed_runs.append((row, start, len(pages)))
-
-
-def _expanded(runs: list[tuple[int, int, int]]) -> tuple[Int64s, Int64s]:
-    """Rows and indices of the entries in runs of (row, first index, number)."""
-    rows, starts, counts = np.array(runs, np.int64).T
-    ends = np.cumsum(counts)
-    index = np.arange(ends[-1]) + np.repeat(starts - ends + counts, counts)
-    return np.repeat(rows, counts), index
