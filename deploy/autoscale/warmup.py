@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
 import msgspec
 
 from deploy.fleet.description import AutoscalingDescription, ModelDescription
+from deploy.fleet.load_probe import key_header
 from deploy.fleet.scaling import ReplicaLoad, ReplicaView
 
 MAX_WARM_S = 10.0
@@ -49,7 +49,7 @@ class PrefixWarmer:
         if not asked or not max_tokens:
             return
         client = httpx.AsyncClient(
-            headers=_key_of(model.engine), timeout=_ASK_TIMEOUT_S, trust_env=False, transport=self.transport
+            headers=key_header(model.engine), timeout=_ASK_TIMEOUT_S, trust_env=False, transport=self.transport
         )
         async with client, asyncio.timeout(MAX_WARM_S):
             told = await asyncio.gather(*(_ask(client, sibling.url, max_tokens) for sibling in asked))
@@ -89,11 +89,6 @@ def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
 
 def _hits(sibling: ReplicaView) -> int:
     return (sibling.load or ReplicaLoad()).cached_tokens_total
-
-
-def _key_of(engine: Mapping[str, Any]) -> dict[str, str]:
-    key = engine.get("admin_api_key") or engine.get("api_key")
-    return {"authorization": f"Bearer {key}"} if key else {}
 
 
 async def _ask(client: httpx.AsyncClient, url: str, max_tokens: int) -> list[_Prefix]:

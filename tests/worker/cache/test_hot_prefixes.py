@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worker.cache.hot_prefixes import hot_prefixes
@@ -76,6 +76,7 @@ def test_only_whole_pages() -> None:
     assert use.hot(7) == [([1, 2, 3, 4], 2)]
 
 
+@settings(max_examples=40)
 @given(prompts, st.integers(0, 20))
 def test_what_is_told_is_cached_asked_for_and_within_the_budget(asked: list[list[int]], max_tokens: int) -> None:
     use = Use()
