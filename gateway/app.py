@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from common.clock import Clock, MonotonicClock
 from common.exposition import render
+from common.tracing.otlp import OtlpSink, open_sink
 from gateway.admission.factory import make_gate, make_keyring
 from gateway.admission.keys import Keyring
 from gateway.api.app import make_app
@@ -49,6 +51,7 @@ from gateway.resilience.timeouts import Timeouts
 from gateway.routing.factory import make_policy
 from gateway.routing.metrics import IndexMetrics
 from gateway.routing.router import Router
+from gateway.tracing import GatewayTracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Gateway:
     siblings: Siblings | None
     loop_lag: LoopLag
     console: Hub | None
+    traces: OtlpSink | None
 
     @contextlib.asynccontextmanager
     async def running(self, on_failure: Callable[[BaseException], None]) -> AsyncIterator[None]:
@@ -97,6 +101,8 @@ class Gateway:
             await self.loads.close()
             if self.exact is not None:
                 await self.exact.follower.close()
+            if self.traces is not None:
+                await asyncio.to_thread(self.traces.close)
 
 
 def build(
@@ -170,6 +176,7 @@ def build(
         policy_name=settings.policy,
         max_body_bytes=settings.max_body_bytes,
     )
+    traces = trace(settings, forwarder, clock)
     console = None
     if settings.console:
         facts = {"policy": settings.policy, "keys": keyring.guards_anything}
@@ -181,13 +188,31 @@ def build(
     if settings.cors_allowed_origins:
         asgi = for_browsers(asgi, settings.cors_allowed_origins)
     return Gateway(
-        settings, registry, forwarder, asgi, keyring, health, discovery, exact, loads, siblings, loop_lag, console
+        settings,
+        registry,
+        forwarder,
+        asgi,
+        keyring,
+        health,
+        discovery,
+        exact,
+        loads,
+        siblings,
+        loop_lag,
+        console,
+        traces,
     )
 
 
-def add_collectors(
-    collectors: CollectorRegistry, forwarder: Forwarder, discovery: Discovery, clock: Clock
-) -> LoopLag:
+def trace(settings: GatewaySettings, forwarder: Forwarder, clock: Clock) -> OtlpSink | None:
+    """Trace requests if that is wanted. Raises UserError."""
+    sink = open_sink(settings, "canopy-gateway", f"{socket.gethostname()}-{os.getpid()}")
+    if sink is not None:
+        forwarder.observers += (GatewayTracer(sink, clock, settings.trace_sample_ratio),)
+    return sink
+
+
+def add_collectors(collectors: CollectorRegistry, forwarder: Forwarder, discovery: Discovery, clock: Clock) -> LoopLag:
     """Everything that /metrics tells beside what is counted on the way. Returns what must run to be measured."""
     index = forwarder.router.policy.index
     IndexMetrics(collectors, [index] if index is not None else [])

@@ -34,7 +34,7 @@ class KnownHeads:
 
     def learn(self, data: bytes, head: RequestHead) -> None:
         """`data` begins with a request that the parser took for `head`; the connection stays open after it."""
-        if head.given_id:
+        if head.given_id or b"\ntraceparent:" in head.lines or head.lines.startswith(b"traceparent:"):
             return  # likely to be another one each time
         end = data.find(b"\r\n\r\n")
         raw = data[: end + 2]

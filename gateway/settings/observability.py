@@ -1,17 +1,18 @@
-"""What the gateway tells about itself: logs, the console."""
+"""What the gateway tells about itself: logs, traces, the console."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Literal
 
-from common.settings import Settings, option
+from common.settings import option
+from common.tracing.settings import TracingSettings
 
 _option = partial(option, category="Observability")
 
 
-class ObservabilitySettings(Settings):
-    """Logs and the console."""
+class ObservabilitySettings(TracingSettings):
+    """Logs, traces and the console."""
 
     access_log: bool = _option(False, "one log line per generation request")
     log_level: Literal["debug", "info", "warning", "error"] = _option("info", "log level")
