@@ -106,6 +106,7 @@ class VirtualFleet:
         self.outcome = Outcome(name)
         for _ in range(replicas):
             self._ready(self._launch(0.0))
+        del self.outcome.sizes[:-1]
 
     def run(self, requests: Sequence[Request], end_s: float) -> Outcome:
         """Until all answers have ended; the bill ends at `end_s`, or when the last answer does."""
