@@ -18,11 +18,12 @@ _HELP = """usage: canopy COMMAND [flags]
   status        the fleet as a table
   scale [MODEL] N   another number of replicas
   batch IN OUT  a file of requests, each answered once
+  tune [LOG ...]    what the tuning guide says to a running fleet, or to logs
   bench         throughput of one engine, times of its kernels
 
 canopy COMMAND --help lists the flags of a command, canopy --version prints the version."""
 
-_NOT_BUILT = frozenset({"tune", "plan", "doctor"})
+_NOT_BUILT = frozenset({"plan", "doctor"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,6 +53,7 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
         "scale": _scale,
         "bench": _bench,
         "batch": _batch,
+        "tune": _tune,
     }
     if name in commands:
         return commands[name]
@@ -98,6 +100,12 @@ def _batch(argv: Sequence[str]) -> int:
     from deploy.batch.command import main as batch_main
 
     return batch_main(argv, os.environ)
+
+
+def _tune(argv: Sequence[str]) -> int:
+    from deploy.tune.command import main as tune_main
+
+    return tune_main(argv, os.environ)
 
 
 def _bench(argv: Sequence[str]) -> int:
