@@ -1,7 +1,7 @@
 """`python -m deploy.observe` (`make observe`): Prometheus and Grafana for one gateway, until Ctrl-C.
 
-Native programs where both are installed (Prometheus also in .cache/tools, where `make tools` puts it), else the compose file
-of deploy/docker. What they store lies under .cache/observe.
+Native programs where both are installed (`make tools` puts Prometheus into .cache/tools), else containers by
+deploy/prometheus/compose.yaml. What native ones store lies under .cache/observe.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from common.process import die_with_parent
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "deploy" / "prometheus"
 GRAFANA = ROOT / "deploy" / "grafana"
-COMPOSE = ROOT / "deploy" / "docker" / "observe.yaml"
+COMPOSE = CONFIG / "compose.yaml"
 TOOLS = ROOT / ".cache" / "tools" / "usr" / "bin"
 DATA = ROOT / ".cache" / "observe"
 _GATEWAY = "127.0.0.1:8000"  # in prometheus.yml
@@ -109,11 +109,13 @@ def run_native(prometheus: str, grafana: str, places: Places) -> int:
 def run_compose(docker: str, places: Places) -> int:
     """The compose file, in the foreground."""
     config_for(places.gateway, DATA)
+    host, _, port = places.grafana.rpartition(":")
     environment = {
         "CANOPY_OBSERVE_CONFIG": str(DATA),
         "CANOPY_OBSERVE_GRAFANA": str(GRAFANA),
         "CANOPY_PROMETHEUS_ADDRESS": places.prometheus,
-        "CANOPY_GRAFANA_ADDRESS": places.grafana,
+        "CANOPY_GRAFANA_HOST": host,
+        "CANOPY_GRAFANA_PORT": port,
     }
     command = [docker, "compose", "--file", str(COMPOSE), "up", "--abort-on-container-exit"]
     return subprocess.run(command, env=os.environ | environment, check=False).returncode
@@ -162,7 +164,7 @@ def main() -> int:
     try:
         if prometheus is not None and grafana is not None:
             return run_native(prometheus, grafana, places)
-        if docker is not None and COMPOSE.exists():
+        if docker is not None:
             return run_compose(docker, places)
         missing = "Prometheus" if prometheus is None else "Grafana"
         raise UserError(
