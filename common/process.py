@@ -10,12 +10,14 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Mapping
 
 from setproctitle import setproctitle
 
 from common.errors import UserError
 
 LISTEN_BACKLOG = 2048
+LISTEN_FD_VARIABLE = "LISTEN_FD"  # number of an inherited listening socket
 _PR_SET_PDEATHSIG = 1
 _PARENT_POLL_S = 0.5
 
@@ -42,6 +44,19 @@ def bind_port(host: str, port: int) -> socket.socket:
         raise UserError(f"Cannot listen on {host}:{port}: {reason}; choose another --port or --host.") from None
     sock.setblocking(False)
     return sock
+
+
+def listening_fds(env: Mapping[str, str]) -> tuple[int, ...]:
+    """File numbers of sockets that our parent listens on for us: one or none."""
+    return (int(env[LISTEN_FD_VARIABLE]),) if LISTEN_FD_VARIABLE in env else ()
+
+
+def listening_socket(host: str, port: int, env: Mapping[str, str]) -> socket.socket:
+    """The socket that our parent listens on for us, so that clients need not notice when we start anew; without such
+    one, that of `bind_port`. Raises UserError."""
+    for number in listening_fds(env):
+        return socket.socket(fileno=number)
+    return bind_port(host, port)
 
 
 def raise_file_limit() -> None:

@@ -7,10 +7,12 @@ gateway: a SIGKILL of any process in between leaves nothing behind.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 from pathlib import Path
 
+from common.process import listening_fds
 from deploy.processes import supervise
 
 
@@ -28,7 +30,7 @@ def main(argv: list[str]) -> int:
     split = argv.index("--")
     options = parser.parse_args(argv[:split])
     try:
-        return supervise(argv[split + 1 :], lifeline=0).code
+        return supervise(argv[split + 1 :], lifeline=0, pass_fds=listening_fds(os.environ)).code
     finally:
         for path in options.remove:
             remove_all(path)

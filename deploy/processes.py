@@ -67,7 +67,12 @@ class Outcome:
 
 
 def supervise(
-    command: Sequence[str], *, lifeline: int | None = None, is_guard: bool = False, cwd: Path | None = None
+    command: Sequence[str],
+    *,
+    lifeline: int | None = None,
+    is_guard: bool = False,
+    cwd: Path | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> Outcome:
     """Run `command` as the head of a tree; return once the whole tree has ended.
 
@@ -81,6 +86,7 @@ def supervise(
         list(command),
         stdin=subprocess.PIPE,
         cwd=cwd,
+        pass_fds=pass_fds,
         start_new_session=True,
         preexec_fn=None if is_guard else partial(die_with_parent, os.getpid()),
     ) as child:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import resource
 import signal
 import socket
@@ -18,8 +19,9 @@ from types import FrameType
 import uvicorn
 import uvloop
 
-from common.process import bind_port, raise_file_limit, url_of
+from common.process import listening_socket, raise_file_limit, url_of
 from common.tls import tls_options
+from common.tracing.otlp import check_extra
 from gateway.admission.factory import make_keyring, share
 from gateway.app import Gateway, build
 from gateway.config import GatewaySettings
@@ -154,10 +156,11 @@ def run(settings: GatewaySettings) -> int:
     """Bind, then serve until told to stop. Returns the exit code. Raises UserError before anything runs."""
     raise_file_limit()
     if settings.gateway_processes == 1:
-        with bind_port(settings.host, settings.port) as sock:
+        with listening_socket(settings.host, settings.port, os.environ) as sock:
             return run_one(settings, sock, None)
     make_keyring(settings)  # so that bad files are told once, and not by each process
     tls_options(settings)
+    check_extra(settings)
     return run_processes(settings.host, settings.port, settings.gateway_processes, partial(run_one, settings))
 
 

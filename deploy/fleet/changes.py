@@ -49,7 +49,7 @@ def changes_between(
         text = f"{name}: drain and stop {_replicas(groups[name].wanted)}"
         changes.append(Change(kind=Kind.STOP, model=name, text=text))
     if before is not None and before.description.gateway != wanted.gateway:
-        changes.append(Change(kind=Kind.GATEWAY, model="", text="gateway: restart with new settings"))
+        changes.append(Change(kind=Kind.GATEWAY, model="", text="gateway: new settings"))
     return changes
 
 

@@ -119,10 +119,9 @@ class ControllerActor:
         cluster = await asyncio.to_thread(placement.cluster)
         specs = specs_of(wanted, around, has_gpus=cluster.has_gpus)
         check_room(specs, self._roster.wanted_after(wanted), cluster)
-        changes = await self._supervisor.apply(wanted, specs, around)
         if around.runs_gateway:
-            await self._gateway.run(wanted.gateway, around.log_dir)
-        return changes
+            await self._gateway.run(wanted.gateway, around.log_dir)  # first, because it may fail
+        return await self._supervisor.apply(wanted, specs, around)
 
     async def _scale(self, name: str, replicas: int) -> str:
         await self._supervisor.settled()

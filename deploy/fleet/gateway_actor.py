@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from common.clock import MonotonicClock
+from common.errors import UserError
 from common.fleet import RAY_NAMESPACE
 from common.settings import validated
 from deploy.fleet import placement
@@ -30,6 +32,8 @@ from gateway.config import GatewaySettings
 GATEWAY_ACTOR = "canopy-gateway"
 _PLAN_KEY = "canopy-gateway-plan"
 _TEND_S = 0.25
+_LISTEN_TIMEOUT_S = 60.0
+_LISTEN_POLL_S = 0.1
 _DRAIN_MARGIN_S = 5.0  # beyond the gateway's own grace time
 _STATUS_TIMEOUT_S = 2.0
 _LOG = logging.getLogger(__name__)
@@ -47,19 +51,35 @@ class GatewayActor:
 
     def __init__(self) -> None:
         become_subreaper()
-        self._process = _started()
+        plan = kept_plan()
+        assert plan is not None, "the keeper keeps it first"
+        self._process = GatewayProcess(
+            _complete(plan.values),
+            Path(tempfile.gettempdir()),
+            Path(plan.log_dir) / "gateway.log",
+            dict(os.environ),
+            MonotonicClock(),
+        )
         self._message = ""
         self._is_changing = False
         self._tending = asyncio.create_task(self._tend())
 
-    async def change(self) -> None:
-        """Let the gateway finish what it has, and start it with the settings that are kept now."""
+    async def change(self, values: dict[str, Any]) -> str:
+        """Start a gateway with these settings; when it listens, let the old one finish what it has. Returns why that
+        failed, or nothing; then the old one goes on."""
         self._is_changing = True
-        grace_s = validated(GatewaySettings, self._process.values).shutdown_grace_s
-        await asyncio.to_thread(self._process.stop, grace_s + _DRAIN_MARGIN_S)
-        self._process = _started()
-        self._message = ""
-        self._is_changing = False
+        try:
+            new = self._process.successor(_complete(values))
+            if not new.can_run_beside(self._process):
+                await self._stop_old()
+            fault = await _start(new)
+            if fault:
+                return fault
+            await self._stop_old()
+            self._process, self._message = new, ""
+            return ""
+        finally:
+            self._is_changing = False
 
     async def stop(self, grace_s: float) -> None:
         """Let the gateway finish what it has, at most `grace_s`."""
@@ -72,29 +92,60 @@ class GatewayActor:
         status = GatewayStatus(url=self._process.url, ready_workers=ready, message=self._message)
         return msgspec.msgpack.encode(status)
 
+    async def _stop_old(self) -> None:
+        grace_s = self._process.settings.shutdown_grace_s
+        await asyncio.to_thread(self._process.stop, grace_s + _DRAIN_MARGIN_S)
+
     async def _tend(self) -> None:
+        self._message = await _start(self._process)
         while True:
-            if not self._is_changing and (event := self._process.tend()):
-                _LOG.warning("%s", event)
-                self._message = "" if self._process.exit_code() is None else event
             await asyncio.sleep(_TEND_S)
+            if not self._is_changing:
+                self._look()
+
+    def _look(self) -> None:
+        try:
+            event = self._process.tend()
+        except UserError as fault:
+            event = str(fault)
+        if event:
+            _LOG.warning("%s", event)
+            self._message = "" if self._process.exit_code() is None else event
+
+
+async def _start(process: GatewayProcess) -> str:
+    """Start it and wait until it listens. Returns why it does not, or nothing."""
+    try:
+        process.start()
+    except (UserError, OSError) as fault:
+        return f"gateway: {fault}"
+    deadline_s = time.monotonic() + _LISTEN_TIMEOUT_S
+    while not process.is_listening and time.monotonic() < deadline_s:
+        if process.exit_code() is not None:
+            return f"gateway: {process.last_words()}"
+        await asyncio.sleep(_LISTEN_POLL_S)
+    return "" if process.is_listening else f"gateway: it did not listen within {_LISTEN_TIMEOUT_S:.0f} s"
 
 
 class GatewayKeeper:
     """What the controller does about the gateway."""
 
     async def run(self, values: dict[str, Any], log_dir: str) -> None:
-        """Have a gateway with these settings: start it, change it, or leave it alone."""
+        """Have a gateway with these settings: start it, change it, or leave it alone. Raises UserError if the new one
+        does not come up; then the old one goes on."""
         plan = msgspec.msgpack.encode(GatewayPlan(values=values, log_dir=log_dir))
         is_same = _internal_kv_get(_PLAN_KEY, namespace=RAY_NAMESPACE) == plan
-        _internal_kv_put(_PLAN_KEY, plan, namespace=RAY_NAMESPACE)
         try:
             actor = ray.get_actor(GATEWAY_ACTOR, namespace=RAY_NAMESPACE)
         except ValueError:
+            _internal_kv_put(_PLAN_KEY, plan, namespace=RAY_NAMESPACE)
             _create()
             return
-        if not is_same:
-            await actor.change.remote()
+        if is_same:
+            return
+        if fault := await actor.change.remote(values):
+            raise UserError(fault)
+        _internal_kv_put(_PLAN_KEY, plan, namespace=RAY_NAMESPACE)
 
     async def status(self) -> GatewayStatus | None:
         """None if the fleet runs no gateway."""
@@ -128,18 +179,5 @@ def kept_plan() -> GatewayPlan | None:
     return msgspec.msgpack.decode(kept, type=GatewayPlan) if kept else None
 
 
-def _started() -> GatewayProcess:
-    """A gateway with the settings that are kept."""
-    plan = kept_plan()
-    assert plan is not None, "the keeper keeps it first"
-    address = ray.get_runtime_context().gcs_address
-    process = GatewayProcess(
-        {**plan.values, "ray_address": address},
-        Path(tempfile.gettempdir()),
-        Path(plan.log_dir) / "gateway.log",
-        dict(os.environ),
-        gateway_url(validated(GatewaySettings, plan.values)),
-        MonotonicClock(),
-    )
-    process.start()
-    return process
+def _complete(values: dict[str, Any]) -> dict[str, Any]:
+    return {**values, "ray_address": ray.get_runtime_context().gcs_address}

@@ -32,7 +32,9 @@ class ReplicaActor:
         self._clock = MonotonicClock()
         self._life = msgspec.msgpack.decode(life, type=Life)
         node = ray.util.get_node_ip_address()
-        self._worker = WorkerProcess(msgspec.msgpack.decode(spec, type=ReplicaSpec), self._life, node=node)
+        decoded = msgspec.msgpack.decode(spec, type=ReplicaSpec)
+        self._settings = decoded.settings
+        self._worker = WorkerProcess(decoded, self._life, node=node)
         self._probe: LoadProbe | None = None
         # Ray runs this constructor on the actor's event loop
         self._starting = asyncio.create_task(self._worker.start())
@@ -45,7 +47,7 @@ class ReplicaActor:
         """Wait until the worker serves or has ended. Returns Ready or Ending."""
         outcome = await self._worker.ready()
         if not isinstance(outcome, Ending):
-            self._probe = self._probe or LoadProbe(outcome.url, self._clock)
+            self._probe = self._probe or LoadProbe(outcome.url, self._clock, self._settings)
         return msgspec.msgpack.encode(outcome)
 
     async def ended(self) -> bytes:

@@ -118,7 +118,6 @@ class LocalFleet:
             self._run_dir,
             Path(self._plan.log_dir) / "gateway.log",
             dict(os.environ),
-            self._plan.url,
             MonotonicClock(),
         )
         self._gateway.start()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import httpx
 import yaml
 
 from common.clock import Clock
 from common.logs import headline
+from common.process import LISTEN_FD_VARIABLE, bind_port
+from common.settings import validated
 from deploy.environment import without_settings
 from deploy.fleet.state import Policy
 from deploy.fleet.worker_process import tail
@@ -22,6 +25,7 @@ from deploy.local.plan import write_private
 from gateway.config import GatewaySettings
 
 _PROBE_TIMEOUT_S = 2.0
+LISTENING = "Gateway listening on"  # gateway/server.py writes it
 
 
 def gateway_url(settings: GatewaySettings) -> str:
@@ -32,44 +36,85 @@ def gateway_url(settings: GatewaySettings) -> str:
 
 
 class GatewayProcess:
-    """Owner of the gateway's process. Its settings travel in a private file, so no secret shows in `ps`."""
+    """Owner of the gateway's process and, where that is one process, of the socket it listens on: connections that come
+    while it is away wait for the next one. Its settings travel in a private file, so no secret shows in `ps`."""
 
-    def __init__(
-        self, values: dict[str, Any], run_dir: Path, log: Path, env: dict[str, str], url: str, clock: Clock
-    ) -> None:
+    def __init__(self, values: dict[str, Any], run_dir: Path, log: Path, env: dict[str, str], clock: Clock) -> None:
         self.values = values
-        self._run_dir = run_dir
+        self.settings = validated(GatewaySettings, values)
+        self.url = gateway_url(self.settings)
         self.log = log
+        self._run_dir = run_dir
         self._env = without_settings(env)
-        self.url = url
         self._clock = clock
         self._policy = Policy()
+        self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_mode = "wb"  # a new fleet begins a new file
         self._started_s = 0.0
         self._short_lives = 0
         self._restart_at_s: float | None = None
 
+    def successor(self, values: dict[str, Any]) -> GatewayProcess:
+        """The same with other settings, not started. At the same address it listens on the same socket."""
+        new = GatewayProcess(values, self._run_dir, self.log, self._env, self._clock)
+        new._log_mode = "ab"
+        if new._listens_on == self._listens_on and self._socket is not None:
+            new._socket = self._socket.dup()
+        return new
+
+    def can_run_beside(self, other: GatewayProcess) -> bool:
+        """Whether both can listen at once."""
+        return self._socket is not None or self._listens_on[:2] != other._listens_on[:2]
+
     def start(self) -> None:
-        """Start it. Raises OSError if that fails."""
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        """Start it. Raises OSError if that fails, UserError if the port cannot be had."""
+        if self._socket is None and self.settings.gateway_processes == 1:
+            self._socket = bind_port(self.settings.host, self.settings.port)
+        env = self._env
+        fds: tuple[int, ...] = ()
+        if self._socket is not None:
+            fds = (self._socket.fileno(),)
+            env = env | {LISTEN_FD_VARIABLE: str(self._socket.fileno())}
         work_dir = Path(tempfile.mkdtemp(prefix="canopy-gateway-", dir=self._run_dir))
         config = work_dir / "gateway.yaml"
         write_private(config, yaml.safe_dump(self.values).encode())
         command = [sys.executable, "-P", "-m", "gateway", "--config", str(config)]
-        with self.log.open("ab" if self._process else "wb") as log:
-            log.write(f"{headline('gateway starts', self.values.get('log_format', 'text'))}\n".encode())
-            log.flush()
+        with self._open_log() as log:
             self._process = subprocess.Popen(
                 guarded(command, remove=[work_dir]),
                 stdin=subprocess.PIPE,  # the guard's lifeline
                 stdout=log,
                 stderr=log,
                 cwd=work_dir,
-                env=self._env,
+                env=env,
+                pass_fds=fds,
                 start_new_session=True,
             )
         self._started_s = self._clock.now_s()
         self._restart_at_s = None
+
+    @property
+    def _listens_on(self) -> tuple[str, int, bool]:
+        return self.settings.host, self.settings.port, self.settings.gateway_processes == 1
+
+    def _open_log(self) -> BinaryIO:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        log = cast(BinaryIO, self.log.open(self._log_mode))
+        self._log_mode = "ab"
+        log.write(f"{headline('gateway starts', self.values.get('log_format', 'text'))}\n".encode())
+        log.flush()
+        return log
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether it has come so far."""
+        return any(LISTENING in line for line in tail(self.log))
+
+    @property
+    def pid(self) -> int | None:
+        """Of the guard above it; None before its start."""
+        return self._process.pid if self._process else None
 
     def exit_code(self) -> int | None:
         """None while it runs."""
@@ -98,6 +143,7 @@ class GatewayProcess:
             return None
         if (code := self.exit_code()) is None:
             return None
+        self._let_go()
         is_stable = now_s - self._started_s >= self._policy.stable_s
         self._short_lives = 0 if is_stable else self._short_lives + 1
         self._restart_at_s = now_s + self._policy.backoff_s(self._short_lives)
@@ -105,10 +151,20 @@ class GatewayProcess:
 
     def stop(self, grace_s: float) -> None:
         """Let running requests finish, at most `grace_s`."""
-        if self._process is None or self._process.poll() is not None:
+        if self._socket is not None:
+            self._socket.close()  # who comes now is for somebody else
+        if self._process is None:
             return
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(grace_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Of the lifeline of a process that has ended, or is ending."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.close()

@@ -23,8 +23,10 @@ from tests.helpers.processes import assert_all_end, command_of, is_running, wait
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 120.0
+ATTEMPTS = 3
 HEAD_ADDRESS = "127.0.0.2"
 _OBJECT_STORE_BYTES = 80 * 2**20
+_STARTED = "Ray runtime started"
 _FAST_HEALTH_CHECKS = {  # a dead node is noticed after two seconds instead of fifteen
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "500",
@@ -38,11 +40,23 @@ class RayMachine:
 
     def __init__(self, address: str, options: list[str], env: dict[str, str], log: Path) -> None:
         self.address = address
+        self._log = log
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options, "--block", "--disable-usage-stats"]
         with log.open("wb") as output:
             self.process = subprocess.Popen(
                 guarded(command, remove=[]), stdin=subprocess.PIPE, stdout=output, stderr=output, env=env
             )
+
+    def has_started(self) -> bool:
+        """Wait until Ray says that it is part of the cluster; False if it gave up, which takes it 30 s."""
+        wait_until(
+            lambda: self.process.poll() is not None or _STARTED in self.said(), START_TIMEOUT_S, f"{self.address} runs"
+        )
+        return self.process.poll() is None
+
+    def said(self) -> str:
+        """The output of `ray start`."""
+        return self._log.read_text()
 
     def processes(self) -> list[psutil.Process]:
         """Everything that runs on it, the guard first."""
@@ -96,14 +110,22 @@ class RayCluster:
         self.env["RAY_ADDRESS"] = self.address
 
     def add_node(self, address: str, *options: str) -> RayMachine:
-        """Start a node, with 8 CPUs unless the options say otherwise."""
-        return self._start(address, f"--address={self.address}", *(options or ("--num-cpus=8",)))
+        """Start a node, with 8 CPUs unless the options say otherwise, and wait until it is part of the cluster. On a
+        busy machine Ray needs more than one attempt."""
+        for _ in range(ATTEMPTS):
+            machine = self._start(address, f"--address={self.address}", *(options or ("--num-cpus=8",)))
+            if machine.has_started():
+                return machine
+        raise AssertionError(machine.said())
 
     def canopy(self, *args: str, timeout_s: float = 180.0) -> subprocess.CompletedProcess[str]:
         """Run one command to its end."""
-        command = [sys.executable, "-m", "deploy.cli", *args]
+        return self.python("-m", "deploy.cli", *args, timeout_s=timeout_s)
+
+    def python(self, *args: str, timeout_s: float = 180.0) -> subprocess.CompletedProcess[str]:
+        """Run Python with these arguments, as somebody on the head would."""
         return subprocess.run(
-            command, env=self.env, cwd=self.directory, capture_output=True, text=True, timeout=timeout_s
+            [sys.executable, *args], env=self.env, cwd=self.directory, capture_output=True, text=True, timeout=timeout_s
         )
 
     def write_fleet(self, description: dict[str, Any]) -> str:
@@ -147,7 +169,7 @@ class RayCluster:
 
     def _find_address(self, port_file: Path) -> bool:
         """Where the head's GCS listens, from the command line of its raylet."""
-        assert self.head.process.poll() is None, (self.directory / f"{HEAD_ADDRESS}.log").read_text()
+        assert self.head.process.poll() is None, self.head.said()
         for raylet in self.head.with_command("/raylet "):
             for word in command_of(raylet.pid).split():
                 if word.startswith("--gcs-address="):
