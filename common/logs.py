@@ -9,9 +9,11 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+import msgspec
 import orjson
 
 LogFormat = Literal["text", "json"]
@@ -22,11 +24,20 @@ _HTTP_SERVER = ("uvicorn", "uvicorn.error", _ACCESS)
 _LIBRARIES = ("httpx", "httpcore", "asyncio", "transformers", "huggingface_hub", "filelock")
 
 
-class Lines(list[str]):
+# Of the request that the running task serves; in every line that is logged meanwhile. Elsewhere: `about_request`.
+REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
+
+
+def about_request(request_id: str) -> dict[str, str]:
+    """`extra` of a line about a request that is logged outside of its task."""
+    return {"request_id": request_id}
+
+
+class Lines(list[object]):
     """Several lines that are logged by one call: `log.info("%s", Lines(...))`. In JSON each is an object."""
 
     def __str__(self) -> str:
-        return "\n".join(self)
+        return "\n".join(map(str, self))
 
 
 class JsonLine(str):
@@ -34,7 +45,10 @@ class JsonLine(str):
 
 
 class LineFormatter(logging.Formatter):
-    """`[date time] text` up to info, `[date time] WARNING text` above. Operators' tools parse the info lines."""
+    """`[date time] text` up to info, `[date time] WARNING text` above. Operators' tools parse the info lines.
+
+    A line about a request ends in ` request_id=...`, unless it has the id already.
+    """
 
     def __init__(self) -> None:
         super().__init__("[%(asctime)s] %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -45,6 +59,9 @@ class LineFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         line = super().formatMessage(record)
+        request_id = _request_id(record)
+        if request_id and request_id not in line:
+            line += f" request_id={request_id}"
         if record.levelno <= logging.INFO:
             return line
         stamp, _, text = line.partition("] ")
@@ -54,7 +71,8 @@ class LineFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One object a line: time (UTC, ISO 8601), level, process, pid, logger, message; `exception` where there is one.
 
-    A line made of a dataclass (`log.info("%s", line)`) also has its values, as `fields`, and its class, as `event`.
+    A line about a request has its `request_id`. One made of a dataclass or struct (`log.info("%s", line)`) also has its
+    values, as `fields`, and its class, as `event`.
     """
 
     def __init__(self, process: str) -> None:
@@ -73,13 +91,31 @@ class JsonFormatter(logging.Formatter):
         if isinstance(value, JsonLine):
             return str(value)
         if isinstance(value, Lines):
-            return "\n".join(to_json(head | {"message": line}) for line in value)
-        entry: dict[str, Any] = head | {"message": record.getMessage()}
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            entry |= {"event": type(value).__name__, "fields": dataclasses.asdict(value)}
+            return "\n".join(to_json(head | {"message": str(line)} | _parts(line)) for line in value)
+        entry: dict[str, Any] = head | {"message": record.getMessage()} | _parts(value)
+        request_id = _request_id(record)
+        if request_id:
+            entry["request_id"] = request_id
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return to_json(entry)
+
+
+def _parts(value: object) -> dict[str, Any]:
+    """What of a JSON line comes from the object that is logged."""
+    if isinstance(value, msgspec.Struct):
+        fields = msgspec.structs.asdict(value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.asdict(value)
+    else:
+        return {}
+    request_id = fields.get("request_id")
+    about = {"request_id": request_id} if request_id else {}
+    return about | {"event": type(value).__name__, "fields": fields}
+
+
+def _request_id(record: logging.LogRecord) -> str:
+    return getattr(record, "request_id", "") or REQUEST_ID.get()
 
 
 def _value(record: logging.LogRecord) -> object:

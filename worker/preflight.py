@@ -7,6 +7,7 @@ from pathlib import Path
 
 from common.chat_templates import check_variables, named_template
 from common.errors import UserError
+from common.tracing.otlp import check_extra
 from worker.config import WorkerSettings
 from worker.models.config import load_model_config, read_raw_config, uses_transformers
 from worker.models.paths import check_model_path
@@ -20,6 +21,7 @@ def check_before_loading(settings: WorkerSettings) -> None:
     they can be judged without a download, a conversion or torch. Raises UserError."""
     if settings.device == "cuda":
         _check_driver()
+    check_extra(settings)
     check_model_path(settings.model_path, settings.revision)
     path = Path(settings.model_path).expanduser()
     if path.is_dir():

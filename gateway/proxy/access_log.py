@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from common.logs import Lines
 
 _LOG = logging.getLogger("gateway.access")
 _MAX_LINES = 10_000
+
+
+class Access(msgspec.Struct, frozen=True, gc=False):
+    """One request that is over. `worker`, `reason`: of its last attempt; empty: there was none."""
+
+    request_id: str
+    endpoint: str
+    status: int
+    worker: str
+    reason: str
+    duration_s: float
+
+    def __str__(self) -> str:
+        how = f"{self.worker or '-'} {self.reason or '-'} {self.duration_s:.3f}s"
+        return f"{self.request_id} {self.endpoint} {self.status} {how}"
 
 
 class AccessLog:
@@ -15,13 +32,11 @@ class AccessLog:
 
     def __init__(self, *, enabled: bool) -> None:
         self.enabled = enabled
-        self._lines: list[str] = []
+        self._lines: list[Access] = []
 
     def add(self, request_id: bytes, endpoint: str, status: int, worker: str, reason: str, duration_s: float) -> None:
         """A request is over."""
-        self._lines.append(
-            f"{request_id.decode('latin-1')} {endpoint} {status} {worker or '-'} {reason or '-'} {duration_s:.3f}s"
-        )
+        self._lines.append(Access(request_id.decode("latin-1"), endpoint, status, worker, reason, duration_s))
         if len(self._lines) >= _MAX_LINES:
             self.flush()
 

@@ -111,3 +111,24 @@ def test_the_first_line_of_a_life() -> None:
     assert json.loads(entry)["message"] == "replica-0 life a"
     assert logs.is_headline(text) and logs.is_headline(entry)
     assert not logs.is_headline("[2026-01-01 00:00:00] ready")
+
+
+@pytest.mark.usefixtures("_root_as_before")
+def test_lines_about_a_request_have_its_id(capsys: pytest.CaptureFixture[str]) -> None:
+    for log_format in ("text", "json"):
+        logs.setup("info", log_format, process="test")  # type: ignore[arg-type]
+        log = logging.getLogger("worker.x")
+        token = logs.REQUEST_ID.set("r-1")
+        log.warning("in its task")
+        log.info("r-1 names it")
+        logs.REQUEST_ID.reset(token)
+        log.info("outside", extra=logs.about_request("r-2"))
+        log.info("about none")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("] ")[2] for line in lines[:4]] == [
+        "WARNING in its task request_id=r-1",
+        "r-1 names it",
+        "outside request_id=r-2",
+        "about none",
+    ]
+    assert [json.loads(line).get("request_id") for line in lines[4:]] == ["r-1", "r-1", "r-2", None]

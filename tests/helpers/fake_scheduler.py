@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +23,7 @@ from worker.ipc.messages import (
     HotPrefix,
     HotPrefixes,
     LoadReport,
+    RequestTimes,
     SchedulerMessage,
     SchedulerReady,
     StepOutput,
@@ -77,6 +79,14 @@ class Live:
     request: GenerateRequest
     tokens: Sequence[int]
     sent: int = 0
+    arrived_s: float = field(default_factory=time.monotonic)
+    first_token_s: float = 0.0
+
+    def times(self) -> RequestTimes:
+        """Admitted a millisecond after it came, as far as anyone can tell."""
+        now_s = time.monotonic()
+        self.first_token_s = self.first_token_s or now_s + 0.001
+        return RequestTimes(self.arrived_s, self.arrived_s + 0.001, self.first_token_s, max(now_s, self.first_token_s))
 
 
 @dataclass
@@ -182,6 +192,7 @@ class FakeScheduler:
             cached_tokens=1,
             completion_tokens=live.sent,
             finish=finish,
+            times=live.times() if live.request.traced else None,
         )
 
     def _end(self, rid: str, status: int, message: str) -> StepOutput:

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from common.clock import MonotonicClock
 from common.process import bind_port, url_of
+from common.tracing.spans import SpanSink
 from tests.helpers.fake_scheduler import FakeScheduler, ready_message
 from worker.config import WorkerSettings
 from worker.ipc.messages import GenerateRequest
@@ -54,6 +55,7 @@ async def serving(
     *,
     opened: bool = True,
     defaults: SamplingDefaults | None = None,
+    traces: SpanSink | None = None,
     **settings: object,
 ) -> AsyncIterator[App]:
     """Serve `answer` (a text, followed by EOS, or tokens, or what makes tokens) to every request."""
@@ -63,7 +65,7 @@ async def serving(
         tokens = answer
     scheduler = FakeScheduler(answer if callable(answer) else lambda request: tokens)
     chosen = WorkerSettings.model_validate({"model_path": "models/tiny", **settings})
-    service = Service(chosen, "life-1", CollectorRegistry(), MonotonicClock(), scheduler.send)
+    service = Service(chosen, "life-1", CollectorRegistry(), MonotonicClock(), scheduler.send, traces)
     scheduler.deliver = service.receive
     if opened:
         service.open(ready_message(), ModelFiles(tokenizer, defaults or SamplingDefaults()))

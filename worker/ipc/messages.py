@@ -29,6 +29,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     sampling: SamplingParams
     priority: int | None = None  # what the client asked for; the scheduler knows which way it counts
     extra_key: str | None = None  # separates prefix-cache namespaces (cache salt, adapter)
+    traced: bool = False  # tell its times
 
     @property
     def prompt_len(self) -> int:
@@ -114,6 +115,16 @@ class TokenScore(msgspec.Struct, frozen=True, array_like=True, gc=False):
     listed: list[float]
 
 
+class RequestTimes(msgspec.Struct, frozen=True, gc=False):
+    """When the scheduler got a request, first admitted it, had its first token, and told this; seconds of the monotonic
+    clock, which all processes of a machine share. 0: not yet."""
+
+    arrived_s: float
+    admitted_s: float
+    first_token_s: float
+    told_s: float
+
+
 class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """News of one request: tokens sampled since its last delta, and its end if it ended.
 
@@ -130,6 +141,7 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     num_retractions: int = 0
     scores: list[TokenScore] = []  # of `token_ids`, if the request asks for log-probabilities
     prompt_scores: list[TokenScore] = []  # with the first token: of the prompt, from the position asked for
+    times: RequestTimes | None = None  # of a traced request
 
 
 class StepOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="step"):

@@ -21,6 +21,7 @@ from common.clock import MonotonicClock
 from common.errors import UserError
 from common.process import LISTEN_BACKLOG, url_of
 from common.tls import tls_options
+from common.tracing.otlp import open_sink
 from worker.config import WorkerSettings
 from worker.ipc.channel import FrontendChannel
 from worker.ipc.messages import CacheChanges, ModelFound, SchedulerFailed, SchedulerReady, Shutdown
@@ -66,7 +67,9 @@ class Replica:
         self._url = url_of(listener, tls=settings.ssl_certfile is not None)
         self._channel = FrontendChannel()
         incarnation = settings.incarnation or uuid.uuid4().hex
-        self._service = Service(settings, incarnation, CollectorRegistry(), MonotonicClock(), self._channel.send)
+        self._traces = traces = open_sink(settings, "canopy-worker", incarnation)
+        registry, clock = CollectorRegistry(), MonotonicClock()
+        self._service = Service(settings, incarnation, registry, clock, self._channel.send, traces)
         self._http = HttpServer(http_config(self._service))
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[SchedulerReady] = loop.create_future()
@@ -83,6 +86,8 @@ class Replica:
             stack.callback(self._channel.close)
             stack.callback(self._service.close)
             stack.callback(self._close_events)
+            if self._traces is not None:
+                stack.push_async_callback(asyncio.to_thread, self._traces.close)
             self._install_signals()
             log.info("Loading %s; %s answers 503 until it is ready.", self._settings.model_path, self._url)
             scheduler = await SchedulerProcess.start(self._settings, self._channel.directory)

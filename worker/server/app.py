@@ -11,6 +11,7 @@ from worker.server import control, native, openai
 from worker.server.auth import Access, Keys
 from worker.server.http import RequestIds, install_error_answers
 from worker.server.service import Service
+from worker.server.tracing import TraceRequests
 
 Handler = Callable[[Service, Request], Awaitable[Response]]
 
@@ -56,7 +57,8 @@ def create_app(service: Service) -> ASGIApp:
     install_error_answers(app)
     for methods, path, handler in (*_ROUTES, _METRICS) if settings.enable_metrics else _ROUTES:
         app.add_api_route(path, _bound(service, handler, path, keys), methods=methods.split(), name=path)
-    return RequestIds(app)
+    traces = service.traces
+    return RequestIds(app if traces is None else TraceRequests(app, traces, settings.trace_sample_ratio))
 
 
 def _bound(service: Service, handler: Handler, path: str, keys: Keys) -> Callable[[Request], Awaitable[Response]]:

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from common.logs import REQUEST_ID as LOGGED_ID
 from worker.server.errors import RequestFault, from_validation
 
 B = TypeVar("B", bound=BaseModel)
@@ -116,7 +117,7 @@ class EventStream(Response):
 
 
 class RequestIds:
-    """ASGI middleware: takes the client's x-request-id, or makes one, and echoes it on the answer."""
+    """ASGI middleware: takes the client's x-request-id or makes one, for the answer and for what is logged."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -132,7 +133,11 @@ class RequestIds:
                 MutableHeaders(scope=message)[REQUEST_ID] = request_id
             await send(message)
 
-        await self._app(scope, receive, send_with_id)
+        token = LOGGED_ID.set(request_id)
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            LOGGED_ID.reset(token)
 
 
 def answer(fault: RequestFault) -> Response:

@@ -41,6 +41,7 @@ class RequestReceived(_Event):
     """A sequence goes to the scheduler."""
 
     rid: str
+    request_id: str | None  # of the client's HTTP request
     prompt_tokens: int
     sampling_params: dict[str, Any] | None
     prompt: Content
@@ -51,6 +52,7 @@ class RequestFinished(_Event):
     """A sequence has ended: how, and after how long."""
 
     rid: str
+    request_id: str | None
     finish_reason: str
     message: str | None  # of an abort
     prompt_tokens: int
@@ -83,7 +85,9 @@ class RequestLog:
         if not self._enabled:
             return
         ids = answer.request.input_ids
-        self._write(RequestReceived(answer.id, len(ids), self._sampling(answer), self._prompt(ids)))
+        self._write(
+            RequestReceived(answer.id, answer.request_id or None, len(ids), self._sampling(answer), self._prompt(ids))
+        )
 
     def finished(self, answer: Answer, e2e_s: float) -> None:
         """A sequence has ended."""
@@ -93,6 +97,7 @@ class RequestLog:
         self._write(
             RequestFinished(
                 rid=answer.id,
+                request_id=answer.request_id or None,
                 finish_reason=answer.finish.kind,
                 message=answer.finish.message or None,
                 prompt_tokens=answer.prompt_tokens,

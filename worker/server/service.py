@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from common.clock import Clock
 from common.kv_events import KvEventsConfig
+from common.tracing.spans import SpanSink
 from worker.config import WorkerSettings
 from worker.ipc.messages import (
     FrontendMessage,
@@ -75,8 +76,10 @@ class Service:
         registry: CollectorRegistry,
         clock: Clock,
         send: Callable[[FrontendMessage], None],
+        traces: SpanSink | None = None,
     ) -> None:
         self.settings = settings
+        self.traces = traces
         self.incarnation = incarnation
         self.created = int(time.time())
         self.kv_events: KvEventsConfig | None = None  # where the streams are, while there are some

@@ -10,6 +10,7 @@ from itertools import count
 import msgspec
 
 from common.clock import Clock
+from common.logs import REQUEST_ID, about_request
 from worker.ipc.messages import (
     AbortRequest,
     FrontendMessage,
@@ -23,6 +24,7 @@ from worker.server.errors import RequestFault
 from worker.server.metrics import RequestMetrics
 from worker.server.request_log import RequestLog
 from worker.server.tokenizer import TextCodec
+from worker.server.tracing import CURRENT_TRACE
 
 log = logging.getLogger(__name__)
 
@@ -130,12 +132,22 @@ class Streams:
         used = next((r for r in (group_id, *(q.rid for q in requests)) if r in self._groups or r in self._by_id), None)
         if used is not None:
             raise RequestFault(400, f"The request id {used!r} is in use.", param="rid")
-        now_s = self._clock.now_s()
+        now_s, request_id, trace = self._clock.now_s(), REQUEST_ID.get(), CURRENT_TRACE.get()
         pipeline = self._tokenizer.pipeline
         answers = [
-            Answer(r.rid, self._renamed(r), i, pipeline(r.sampling), now_s, streamed=stream)
+            Answer(
+                r.rid,
+                self._renamed(r, traced=trace is not None),
+                i,
+                pipeline(r.sampling),
+                now_s,
+                request_id=request_id,
+                streamed=stream,
+            )
             for i, r in enumerate(requests)
         ]
+        if trace is not None:
+            trace.sent(answers, now_s)
         generation = Generation(self, group_id, answers, self._stream_interval_tokens if stream else None)
         self._groups[group_id] = generation
         self._idle.clear()
@@ -163,7 +175,7 @@ class Streams:
         try:
             self._take(answer, news, now_s)
         except Exception:  # one request's text must not take the others down
-            log.exception("Cannot make text of request %s", rid)
+            log.exception("Cannot make text of request %s", rid, extra=about_request(answer.request_id))
             self.abort_answer(answer, 500, "The server could not make text of the answer; its log says why.")
             return
         generation.notify(answer)
@@ -227,5 +239,5 @@ class Streams:
         if not self._live:
             self._idle.set()
 
-    def _renamed(self, request: GenerateRequest) -> GenerateRequest:
-        return msgspec.structs.replace(request, rid=f"{request.rid}#{next(self._serial)}")
+    def _renamed(self, request: GenerateRequest, *, traced: bool) -> GenerateRequest:
+        return msgspec.structs.replace(request, rid=f"{request.rid}#{next(self._serial)}", traced=traced)

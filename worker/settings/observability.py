@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from common.kv_events import KvEventsConfig
-from common.settings import Settings, flag_of, option
+from common.settings import flag_of, option
 from common.settings.types import JsonObject
+from common.tracing.settings import TracingSettings
 
 _option = partial(option, category="Observability")
 
@@ -19,7 +20,7 @@ _Buckets = list[Annotated[float, Field(ge=0)]]
 _PREFIX = "the labels are fixed, add yours in Prometheus' relabel_configs"
 
 
-class ObservabilitySettings(Settings):
+class ObservabilitySettings(TracingSettings):
     """Observability."""
 
     log_level: _LogLevel = _option("info", "log level")
@@ -73,8 +74,6 @@ class ObservabilitySettings(Settings):
     crash_dump_folder: str | None = _option(
         None, "recent requests after a crash", not_built="use --log-requests to keep them"
     )
-    enable_trace: bool = _option(False, "OpenTelemetry traces", not_built="use --log-requests and /metrics")
-    otlp_traces_endpoint: str = _option("localhost:4317", "where traces go", not_built="leave it out")
     kv_events_config: JsonObject | None = _option(
         None,
         "publish what the prefix cache holds, JSON as in SGLang: publisher (zmq), endpoint, replay_endpoint, topic...; "

@@ -28,7 +28,7 @@ async def lines(tokenizer: Tokenizer | NoTokenizer, caplog: pytest.LogCaptureFix
 async def ask(app: App) -> None:
     prompt = [5, 6] if isinstance(app.tokenizer, NoTokenizer) else "the answer"
     body = {"prompt": prompt, "rid": "r1", "max_tokens": 9, "temperature": 0.25, "cache_salt": "secret-salt"}
-    headers = {"authorization": "Bearer secret-key"}
+    headers = {"authorization": "Bearer secret-key", "x-request-id": "q1"}
     response = await app.client.post("/v1/completions", json=body, headers=headers)
     assert response.status_code == 200
 
@@ -40,9 +40,9 @@ async def test_off_it_writes_nothing(tokenizer: Tokenizer, caplog: pytest.LogCap
 async def test_level_0_has_ids_and_counts(tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
     received, finished = await lines(tokenizer, caplog, log_requests=True, log_requests_level=0)
     num_prompt = len(tokenizer.encode("the answer"))
-    assert received == f"RequestReceived: rid='r1', prompt_tokens={num_prompt}"
+    assert received == f"RequestReceived: rid='r1', request_id='q1', prompt_tokens={num_prompt}"
     assert finished.startswith(
-        f"RequestFinished: rid='r1', finish_reason='stop', prompt_tokens={num_prompt}, cached_tokens="
+        f"RequestFinished: rid='r1', request_id='q1', finish_reason='stop', prompt_tokens={num_prompt}, cached_tokens="
     )
     assert "e2e_latency_s=" in finished
     assert not any(word in received + finished for word in ("0.25", "the answer", "hello"))
@@ -87,6 +87,7 @@ async def test_json(tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> N
     assert (received["event"], received["rid"], received["prompt"]) == ("RequestReceived", "r1", "the answer")
     assert (finished["event"], finished["finish_reason"], finished["answer"]) == ("RequestFinished", "stop", "hello")
     assert finished["sampling_params"]["temperature"] == 0.25
+    assert (received["request_id"], finished["request_id"]) == ("q1", "q1")
     assert finished["e2e_latency_s"] >= 0 and finished["message"] is None
 
 
