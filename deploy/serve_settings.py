@@ -45,7 +45,9 @@ LAUNCHERS = frozenset({"worker_urls", "ray_address", "incarnation", "ready_file"
 DECIDED_FOR_WORKERS = (PUBLIC & WorkerSettings.model_fields.keys()) | LAUNCHERS | {"model_path", "served_model_name"}
 DECIDED_FOR_GATEWAY = (LAUNCHERS & GatewaySettings.model_fields.keys()) - {"dp_size"}
 HUB = frozenset({"revision", "download_dir"})  # the launcher gets the model for all replicas
-SHARED = frozenset({"log_level", "log_format", "max_body_bytes", "shutdown_grace_s"})  # both have them, both get them
+_TRACES = frozenset({"enable_trace", "otlp_traces_endpoint", "trace_sample_ratio"})
+# Both have them, both get them.
+SHARED = _TRACES | {"log_level", "log_format", "max_body_bytes", "shutdown_grace_s"}
 
 
 class FleetSettings(Settings):
