@@ -8,6 +8,7 @@ from typing import Protocol
 
 from common.clock import Clock
 from common.errors import HttpFault
+from common.logs import about_request
 from gateway.admission.key_use import KeyUse, TooMuch
 from gateway.admission.keys import ANYBODY, Caller, Headers, Keyring
 from gateway.admission.metrics import AdmissionMetrics
@@ -27,6 +28,11 @@ class Guest(Protocol):
     @property
     def headers(self) -> Headers:
         """Its header fields, names in lower case."""
+        ...
+
+    @property
+    def request_id(self) -> str:
+        """What it is called in logs."""
         ...
 
     @property
@@ -107,7 +113,7 @@ class Gate:
         try:
             place.owner.admitted()
         except Exception:
-            _LOG.exception("a request that waited could not begin")
+            _LOG.exception("a request that waited could not begin", extra=about_request(place.owner.request_id))
             if place.state is PlaceState.ADMITTED:
                 fault = HttpFault(500, "The gateway could not begin the request.", code="internal_error")
                 place.owner.turn_away(fault, None)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from common.logs import REQUEST_ID
 from gateway.fleet.registry import Registry
 from gateway.kv_events.exact_index import ExactIndex
 from gateway.kv_events.follower import EventFollower
@@ -34,9 +35,11 @@ class Preparer:
         self._tasks: set[asyncio.Task[None]] = set()
         self.results: Counter[str] = Counter()
 
-    def prepare(self, body: bytes, route: RouteRequest, done: Callable[[RouteRequest], None]) -> None:
+    def prepare(
+        self, body: bytes, route: RouteRequest, done: Callable[[RouteRequest], None], request_id: bytes
+    ) -> None:
         """Call `done` with the request and its tokens (UNKNOWN if there is no telling), at once or later."""
-        task = asyncio.get_running_loop().create_task(self._prepare(body, route, done))
+        task = asyncio.get_running_loop().create_task(self._prepare(body, route, done, request_id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -53,7 +56,10 @@ class Preparer:
             tokens = UNKNOWN
         return msgspec.structs.replace(route, tokens=tokens)
 
-    async def _prepare(self, body: bytes, route: RouteRequest, done: Callable[[RouteRequest], None]) -> None:
+    async def _prepare(
+        self, body: bytes, route: RouteRequest, done: Callable[[RouteRequest], None], request_id: bytes
+    ) -> None:
+        REQUEST_ID.set(request_id.decode("latin-1"))
         done(await self.with_tokens(body, route))
 
     async def _tokens(self, body: bytes, route: RouteRequest) -> PromptTokens:
