@@ -25,6 +25,7 @@ from common.tracing.otlp import check_extra
 from gateway.admission.factory import make_keyring, share
 from gateway.app import Gateway, build
 from gateway.config import GatewaySettings
+from gateway.memory import MemoryTrimmer
 from gateway.processes.parent import run_processes
 from gateway.processes.siblings import Member
 from gateway.proxy.accelerate import accelerate
@@ -46,6 +47,7 @@ class GatewayServer(uvicorn.Server):
         super().__init__(config)
         self._gateway = gateway
         self._settled_s = self._stop_s = float("inf")  # from then on it stops when idle; then it stops
+        self._trimmer = MemoryTrimmer()
         self.failed = False
 
     def fail(self, error: BaseException) -> None:
@@ -70,6 +72,7 @@ class GatewayServer(uvicorn.Server):
             self._gateway.forwarder.shut_down()
         if counter % _TICKS_PER_SWEEP == 0:
             self.close_idle_connections()
+            self._trimmer.look(self._gateway.forwarder.inflight, time.monotonic())
         return await super().on_tick(counter)
 
     def close_idle_connections(self) -> None:

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from common.errors import HttpFault
-from gateway.fleet.worker import Ticket
 from gateway.proxy.chunked import payload_of
 from gateway.proxy.downstream import Downstream, respond
 from gateway.proxy.http1 import Headers, ResponseHead
 from gateway.proxy.inbound import Inbound
 from gateway.proxy.pool import ConnectionPool
+from gateway.proxy.progress import Progress
 from gateway.proxy.sse import FRAMED_EVENT_ENDS, LAST_EVENTS, EventGate, error_event
 from gateway.proxy.upstream import ConnectError, Failure, FailureKind, UpstreamConnection
-from gateway.proxy.usage import CACHED_KEY, find_usage
+from gateway.proxy.usage import CACHED_KEY
 from gateway.resilience.breaker import BreakerState
 from gateway.resilience.outcomes import RETRIED_STATUSES, Outcome, outcome_of, rest_of
-from gateway.routing.policy import Choice, RouteRequest
+from gateway.routing.policy import RouteRequest
 from gateway.routing.router import RETRY_AFTER_S, RouteFault
 
 if TYPE_CHECKING:
@@ -32,52 +32,18 @@ if TYPE_CHECKING:
 _CLIENT_CLOSED_STATUS = 499  # never sent; labels the metric
 
 
-class Exchange:
+class Exchange(Progress):
     """The life of one request in the gateway."""
 
-    __slots__ = (
-        "_attempt_start_s",
-        "_connection",
-        "_downstream",
-        "_forwarder",
-        "_gaps_s",
-        "_gate",
-        "_last_data",
-        "_moved",
-        "_paused",
-        "_piece_s",
-        "_progress_s",
-        "_relay",
-        "_rest_s",
-        "_scan_usage",
-        "_status",
-        "_ticket",
-        "_tried",
-        "choice",
-        "done",
-        "inbound",
-        "start_s",
-    )
+    __slots__ = ("_connection", "_downstream", "_gate", "_relay", "_rest_s", "_tried", "done")
 
     def __init__(self, forwarder: Forwarder, inbound: Inbound, downstream: Downstream) -> None:
-        self._forwarder = forwarder
-        self.inbound = inbound
+        super().__init__(forwarder, inbound)
         self._downstream = downstream
         self._connection: UpstreamConnection | None = None
-        self.choice: Choice | None = None
-        self._ticket: Ticket | None = None
         self._tried: list[str] = []
         self._gate: EventGate | None = None
-        self._last_data = b""  # of the body, with or without chunked coding; empty: none came
         self._relay: Callable[[bytes], None] | None = None  # takes whole chunks; None: not now
-        self._moved = False  # body bytes came since `_progress_s`
-        self._paused = False
-        self._status = 0  # of the head that was sent, 0 before
-        self._scan_usage = True
-        self.start_s = self._attempt_start_s = forwarder.clock.now_s()
-        self._progress_s = 0.0  # when body bytes last came, as far as the last sweep saw
-        self._gaps_s: list[float] | None = None  # of a stream: where the times between its pieces go
-        self._piece_s = 0.0  # when its last piece came
         self._rest_s = 0.0  # for which the worker wants to be spared
         self.done = False
 
@@ -117,14 +83,7 @@ class Exchange:
 
     def check_time(self, now_s: float) -> None:
         """Called by the sweep, whatever the request waits for: give up where a time-out has passed."""
-        if self._moved:
-            self._note_progress(now_s)
-        if self._paused:
-            self._progress_s = now_s  # while the client holds us back, nothing can come
-        begun = bool(self._status)
-        since_s = self._progress_s if begun else self._attempt_start_s
-        silence_s = now_s - since_s if self._connection is not None else 0.0  # other waits have bounds of their own
-        message = self._forwarder.timeouts.exceeded(age_s=now_s - self.start_s, silence_s=silence_s, begun=begun)
+        message = self._too_long(now_s, at_worker=self._connection is not None)
         if not message:
             return
         failure = Failure(FailureKind.TIMEOUT, message)
@@ -160,6 +119,10 @@ class Exchange:
         return self.inbound.head.headers
 
     @property
+    def request_id(self) -> str:
+        return self.inbound.request_id.decode("latin-1")
+
+    @property
     def body_bytes(self) -> int:
         return len(self.inbound.body)
 
@@ -181,7 +144,7 @@ class Exchange:
             return
         forwarder, inbound = self._forwarder, self.inbound
         if forwarder.preparer is not None and inbound.route.tokens is None and inbound.route.text:
-            forwarder.preparer.prepare(inbound.body, inbound.route, self._prepared)
+            forwarder.preparer.prepare(inbound.body, inbound.route, self._prepared, inbound.request_id)
             return
         begin_s = forwarder.clock.now_s()
         try:
@@ -271,7 +234,7 @@ class Exchange:
             self._forwarder.router.policy.failed(self.choice)
         self._progress_s = self._forwarder.clock.now_s()
         if head.event_stream:
-            self._gate = EventGate()
+            self._gate, self.inbound = EventGate(), self.inbound.begun()
         extra = self.inbound.answer_headers(self.choice)
         if self._forwarder.draining:
             extra.append((b"connection", b"close"))
@@ -314,6 +277,16 @@ class Exchange:
                     self._downstream.data(passed, None)
                 return
         self._downstream.data(payload, framed)
+
+    def _first_data(self, now_s: float) -> None:
+        assert self._ticket is not None and self.choice is not None
+        self._note_progress(now_s)
+        self._ticket.prefilled()
+        if self.inbound.route.stream and self._status < 400:
+            self._gaps_s = self._forwarder.metrics.gaps_of(self.choice.worker.model)
+            self._piece_s = now_s
+            self._forwarder.first_token(self, now_s - self.start_s)
+            self._forwarder.router.policy.started(self.choice, now_s - self._attempt_start_s)
 
     def on_flush(self) -> None:
         if not self.done and self._status:
@@ -391,26 +364,3 @@ class Exchange:
             self._note_progress(self._forwarder.clock.now_s())
         self._forwarder.leave(self, status)
         self._leave_worker(outcome, cause)
-
-    # --- accounting -------------------------------------------------------------------------------------------------
-
-    def _note_progress(self, now_s: float) -> None:
-        assert self.choice is not None
-        self._moved = False
-        self._progress_s = self.choice.worker.load.last_progress_s = now_s
-
-    def _first_data(self, now_s: float) -> None:
-        assert self._ticket is not None and self.choice is not None
-        self._note_progress(now_s)
-        self._ticket.prefilled()
-        if self.inbound.route.stream and self._status < 400:
-            self._gaps_s = self._forwarder.metrics.gaps_of(self.choice.worker.model)
-            self._piece_s = now_s
-            self._forwarder.first_token(self, now_s - self.start_s)
-            self._forwarder.router.policy.started(self.choice, now_s - self._attempt_start_s)
-
-    def _look_for_usage(self, payload: bytes) -> None:
-        usage = find_usage(payload)
-        if usage is not None and self.choice is not None:
-            self._scan_usage = False
-            self._forwarder.note_usage(self.inbound, self.choice, *usage)

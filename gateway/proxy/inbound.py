@@ -10,6 +10,7 @@ from gateway.proxy.http1 import REQUEST_ID_HEADER, Headers, RequestHead
 from gateway.routing.policy import Choice, RouteRequest
 
 _ROUTE_HEADER = b"x-canopy-route"
+_RID = b'"rid"'
 
 
 class Inbound(msgspec.Struct, frozen=True):
@@ -20,6 +21,13 @@ class Inbound(msgspec.Struct, frozen=True):
     body: bytes
     request_id: bytes
     route: RouteRequest
+
+    def begun(self) -> Inbound:
+        """The same without what nobody needs once the answer has begun: prompts are long, and streams are too. A body
+        with an id stays, for those who ask for the request by it."""
+        if self.body.find(_RID) >= 0:
+            return self
+        return msgspec.structs.replace(self, body=b"", route=msgspec.structs.replace(self.route, text=b""))
 
     def answer_headers(self, choice: Choice | None) -> Headers:
         """What every answer to it carries: its id, and the worker that was asked last with the reason."""

@@ -51,9 +51,10 @@ class ResumingExchange(Exchange):
         if self._status:
             self._on_next_head(head)
             return
+        inbound = self.inbound
         super().on_head(head)
         if self._gate is not None and head.status == 200:
-            self._gate = self._stream
+            self._gate, self.inbound = self._stream, inbound
 
     def on_fail(self, failure: Failure) -> None:
         if self._gate is not self._stream or failure.kind is FailureKind.STALE:
