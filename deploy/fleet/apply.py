@@ -83,10 +83,10 @@ def wait_until_reached(controller: Any, progress: Progress) -> int:
         while True:
             status = status_of(controller)
             progress.replicas([replica.record for replica in status.replicas])
-            if fault := _fault(status):
+            if fault := fault_of(status):
                 print(f"canopy: {fault}", file=sys.stderr)
                 return _EXIT_NOT_REACHED
-            waiting_for = [text for model in status.models if (text := _missing(model, status))]
+            waiting_for = [text for model in status.models if (text := missing_of(model, status))]
             if not waiting_for and _gateway_knows(status):
                 return 0
             progress.waiting("; ".join(waiting_for) or "the gateway finds the replicas")
@@ -95,7 +95,7 @@ def wait_until_reached(controller: Any, progress: Progress) -> int:
         progress.done_waiting()
 
 
-def _fault(status: FleetStatus) -> str:
+def fault_of(status: FleetStatus) -> str:
     """Why waiting is in vain, with the last log lines, or nothing."""
     for model in status.models:
         if model.held_version:
@@ -115,7 +115,7 @@ def _fault(status: FleetStatus) -> str:
     return ""
 
 
-def _missing(model: ModelStatus, status: FleetStatus) -> str:
+def missing_of(model: ModelStatus, status: FleetStatus) -> str:
     """What is not yet as wanted of a model, or nothing."""
     mine = [r.record for r in status.replicas if r.record.model == model.name]
     ready = sum(record.state == "ready" for record in mine)

@@ -56,7 +56,7 @@ def connected(fleet: RunningFleet) -> Iterator[None]:
             ray.init(address=fleet.ray_address, namespace=RAY_NAMESPACE, log_to_driver=False, logging_level="critical")
         yield
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise UserError(_sentence(fleet.ray_address, error)) from None
+        raise UserError(sentence_of(fleet.ray_address, error)) from None
     finally:
         with _silent_stderr():
             ray.shutdown()
@@ -91,7 +91,8 @@ def answer_to(call: Any) -> list[str]:
     return answer.changes
 
 
-def _sentence(address: str, error: Exception) -> str:
+def sentence_of(address: str, error: Exception) -> str:
+    """What keeps us from asking the Ray at `address`."""
     text = str(error).strip()
     if versions := _VERSIONS.findall(text):
         (theirs, their_python), (ours, our_python) = versions[0], versions[-1]

@@ -45,7 +45,7 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica renews its lease: its worker's scheduler answered just now, or the worker is still starting."""
+    """A replica renews its lease. `load`: what its worker said just now; None while it starts, or says nothing."""
 
     life: Life
     load: ReplicaLoad | None = None

@@ -1,13 +1,16 @@
 """The Ray actor of one life of one replica: runs the worker's process tree and renews the replica's lease.
 
 The controller creates it (deploy/fleet/ray_lives.py) and kills it when the life is over. Messages are msgpack bytes.
-The lease is tied to the scheduler: a worker that serves is asked for its load, and no answer is no beat.
+Health is tied to the scheduler: a worker that serves is asked for its load at each beat, the scheduler answers, and it
+is ended if there is no progress for too long.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import ray
@@ -17,11 +20,13 @@ from common.clock import MonotonicClock
 from common.fleet import CONTROLLER_ACTOR, RAY_NAMESPACE
 from deploy.fleet.load_probe import LoadProbe, NoProgress
 from deploy.fleet.messages import Beat, Ending, Life, ReplicaSpec
+from deploy.fleet.scaling import ReplicaLoad
 from deploy.fleet.worker_process import WorkerProcess
 
 _BEAT_S = 2.0
 _BEAT_TIMEOUT_S = 5.0
 _STALL_S = 60.0  # a scheduler that makes no progress so long is ended
+_SLOW_STALL_S = 300.0  # the same on a CPU, where a chunk of a long prompt may take a minute
 _LOG = logging.getLogger(__name__)
 
 
@@ -34,6 +39,7 @@ class ReplicaActor:
         node = ray.util.get_node_ip_address()
         decoded = msgspec.msgpack.decode(spec, type=ReplicaSpec)
         self._settings = decoded.settings
+        self._stall_limit_s = stall_limit_s(decoded.settings, has_gpu=decoded.num_gpus > 0)
         self._worker = WorkerProcess(decoded, self._life, node=node)
         self._probe: LoadProbe | None = None
         # Ray runs this constructor on the actor's event loop
@@ -60,12 +66,21 @@ class ReplicaActor:
 
     async def _beat(self) -> None:
         while self._worker.is_alive:
-            try:
-                load = await self._probe.ask() if self._probe is not None else None
-                await self._renew(Beat(life=self._life, load=load))
-            except NoProgress as fault:
-                self._end_if_stalled(str(fault))
+            await self._renew(Beat(life=self._life, load=await self._load()))
             await asyncio.sleep(_BEAT_S)
+
+    async def _load(self) -> ReplicaLoad | None:
+        """What the worker says of itself. Ends one whose scheduler has stalled for too long."""
+        if self._probe is None:
+            return None
+        try:
+            return await self._probe.ask()
+        except NoProgress as fault:
+            stalled_s = self._clock.now_s() - self._probe.progressed_at_s
+            _LOG.warning("%s, for %.0f s", fault, stalled_s)
+            if stalled_s >= self._stall_limit_s:
+                self._worker.end(f"{fault} for {stalled_s:.0f} s")
+            return None
 
     async def _renew(self, beat: Beat) -> None:
         try:
@@ -77,9 +92,9 @@ class ReplicaActor:
         if not goes_on:
             self._worker.end("the fleet has given it up")
 
-    def _end_if_stalled(self, fault: str) -> None:
-        assert self._probe is not None
-        stalled_s = self._clock.now_s() - self._probe.progressed_at_s
-        _LOG.warning("%s, for %.0f s", fault, stalled_s)
-        if stalled_s >= _STALL_S:
-            self._worker.end(f"{fault} for {stalled_s:.0f} s")
+
+def stall_limit_s(settings: Mapping[str, Any], *, has_gpu: bool) -> float:
+    """How long a scheduler may make no progress: as long as the worker's own watchdog would let a step take where that
+    is set, else longer than any step on the device."""
+    is_slow = not has_gpu and settings.get("device") != "sim"
+    return float(settings.get("watchdog_timeout_s", _SLOW_STALL_S if is_slow else _STALL_S))

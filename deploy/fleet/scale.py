@@ -31,7 +31,7 @@ class ScaleSettings(Settings):
 
 def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Scale one model. Returns the exit code."""
-    settings = load(ScaleSettings, _with_flags(argv), env, prog="canopy scale").settings
+    settings = load(ScaleSettings, with_flags(argv), env, prog="canopy scale").settings
     fleet = only_fleet(settings.address, env)
     progress = Progress(MonotonicClock())
     with connected(fleet):
@@ -41,7 +41,7 @@ def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
         return wait_until_reached(controller, progress) if settings.wait else 0
 
 
-def _with_flags(argv: Sequence[str]) -> list[str]:
+def with_flags(argv: Sequence[str]) -> list[str]:
     """The same with MODEL and N as flags."""
     words = list(takewhile(lambda word: not word.startswith("-"), argv))
     rest = list(argv[len(words) :])

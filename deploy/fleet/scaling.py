@@ -73,7 +73,7 @@ class Warmer(Protocol):
 
     async def warm(self, url: str, model: ModelDescription, siblings: Sequence[ReplicaView]) -> None:
         """Send what will be asked for. `siblings` are the ready replicas of the model. The caller bounds the time, and
-        takes the replica as it is if this raises OSError or TimeoutError."""
+        takes the replica as it is whatever this raises."""
         ...
 
 

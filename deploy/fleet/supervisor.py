@@ -215,8 +215,8 @@ class Supervisor:
             return
         try:
             await asyncio.wait_for(self._warmer.warm(ready.url, *siblings), _WARM_TIMEOUT_S)
-        except (OSError, TimeoutError) as error:
-            _LOG.warning("%s serves without having been warmed: %s", life.replica_id, error or "it took too long")
+        except Exception as error:  # whatever it is, the replica serves
+            _LOG.warning("%s serves without having been warmed: %r", life.replica_id, error)
 
     async def _notify(self) -> None:
         async with self._changed:

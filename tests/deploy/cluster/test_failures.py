@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
-from tests.deploy.cluster.conftest import ClusterFleet
+from tests.deploy.cluster.conftest import ClusterFleet, free_port
 from tests.helpers.processes import assert_all_end, wait_until
 from tests.helpers.ray_cluster import ray_cluster
 from tests.helpers.steady_load import SteadyLoad
@@ -95,7 +99,32 @@ def test_a_killed_controller_costs_nothing(tiny: ClusterFleet) -> None:
 
 
 def gateway_processes(fleet: ClusterFleet) -> list[psutil.Process]:
-    return [p for p in fleet.cluster.processes("-m gateway") if "deploy.guard" not in p.cmdline()]
+    guards = [p for p in fleet.cluster.processes("-m gateway") if "deploy.guard" in p.cmdline()]
+    return [child for guard in guards for child in guard.children()]
+
+
+def test_a_further_gateway_sees_the_same_fleet_at_once(tiny: ClusterFleet) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/workers"
+    command = ["-m", "gateway", "--ray-address", tiny.cluster.address, "--port", str(port)]
+    with subprocess.Popen([sys.executable, *command], env=tiny.cluster.env, stderr=subprocess.DEVNULL) as gateway:
+        try:
+            wait_until(lambda: listens(port), 60, "it listens")
+            began_s = time.monotonic()
+            wait_until(lambda: known(url) == tiny.ready(), 30, "it knows the same replicas")
+            print(f"\n| a further gateway | finds the fleet {time.monotonic() - began_s:.1f} s after it listens |")
+        finally:
+            gateway.terminate()
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+def known(url: str) -> set[str]:
+    workers = httpx.get(url, timeout=5, trust_env=False).json()["workers"]
+    return {worker["incarnation"] for worker in workers if worker["state"] == "ready"}
 
 
 @pytest.mark.parametrize("victim", ["gateway", "its actor"])
