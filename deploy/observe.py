@@ -1,7 +1,7 @@
 """`python -m deploy.observe` (`make observe`): Prometheus and Grafana for one gateway, until Ctrl-C.
 
 Native programs where both are installed (`make tools` puts Prometheus into .cache/tools), else containers by
-deploy/prometheus/compose.yaml. What native ones store lies under .cache/observe.
+deploy/prometheus/compose.yaml.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import urlopen
+
+import httpx
 
 from common.errors import UserError
 from common.process import die_with_parent
@@ -28,7 +28,7 @@ CONFIG = ROOT / "deploy" / "prometheus"
 GRAFANA = ROOT / "deploy" / "grafana"
 COMPOSE = CONFIG / "compose.yaml"
 TOOLS = ROOT / ".cache" / "tools" / "usr" / "bin"
-DATA = ROOT / ".cache" / "observe"
+_DATA = ROOT / ".cache" / "observe"
 _GATEWAY = "127.0.0.1:8000"  # in prometheus.yml
 _START_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 10.0
@@ -76,6 +76,7 @@ def grafana_setup(program: str, places: Places, folder: Path) -> tuple[list[str]
     host, _, port = places.grafana.rpartition(":")
     paths = {"DATA": folder / "grafana", "LOGS": folder / "grafana" / "log", "PROVISIONING": GRAFANA / "provisioning"}
     environment = {f"GF_PATHS_{name}": str(path) for name, path in paths.items()} | {
+        "GF_LOG_MODE": "file",
         "GF_SERVER_HTTP_ADDR": host,
         "GF_SERVER_HTTP_PORT": port,
         "GF_AUTH_ANONYMOUS_ENABLED": "true",
@@ -91,11 +92,11 @@ def grafana_setup(program: str, places: Places, folder: Path) -> tuple[list[str]
     return [*server, *([f"--homepath={home}"] if home is not None else [])], environment
 
 
-def run_native(prometheus: str, grafana: str, places: Places) -> int:
+def run_native(prometheus: str, grafana: str, places: Places, folder: Path) -> int:
     """Both programs, until one of them ends or somebody ends us."""
     with ExitStack() as stack:
-        first = stack.enter_context(_Child(prometheus_command(prometheus, places, DATA), {}))
-        second = stack.enter_context(_Child(*grafana_setup(grafana, places, DATA)))
+        first = stack.enter_context(_Child(prometheus_command(prometheus, places, folder), {}))
+        second = stack.enter_context(_Child(*grafana_setup(grafana, places, folder)))
         for child, name, place in ((first, "Prometheus", places.prometheus), (second, "Grafana", places.grafana)):
             child.wait_ready(name, f"http://{place}/")
         print(
@@ -106,12 +107,12 @@ def run_native(prometheus: str, grafana: str, places: Places) -> int:
     return 1
 
 
-def run_compose(docker: str, places: Places) -> int:
+def run_compose(docker: str, places: Places, folder: Path) -> int:
     """The compose file, in the foreground."""
-    config_for(places.gateway, DATA)
+    config_for(places.gateway, folder)
     host, _, port = places.grafana.rpartition(":")
     environment = {
-        "CANOPY_OBSERVE_CONFIG": str(DATA),
+        "CANOPY_OBSERVE_CONFIG": str(folder),
         "CANOPY_OBSERVE_GRAFANA": str(GRAFANA),
         "CANOPY_PROMETHEUS_ADDRESS": places.prometheus,
         "CANOPY_GRAFANA_HOST": host,
@@ -146,9 +147,9 @@ class _Child:
         deadline_s = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline_s and self.process.poll() is None:
             try:
-                urlopen(url, timeout=1).close()
+                httpx.get(url, timeout=5, trust_env=False)
                 return
-            except (URLError, OSError):
+            except httpx.HTTPError:
                 time.sleep(0.2)
         raise UserError(f"{name} did not start; what it wrote stands above.")
 
@@ -158,14 +159,17 @@ def main() -> int:
     parser.add_argument("--gateway", default=_GATEWAY, metavar="HOST:PORT", help=f"the gateway, default {_GATEWAY}")
     parser.add_argument("--prometheus", default="127.0.0.1:9090", metavar="HOST:PORT", help="where Prometheus listens")
     parser.add_argument("--grafana", default="127.0.0.1:3000", metavar="HOST:PORT", help="where Grafana listens")
-    places = Places(**vars(parser.parse_args()))
+    parser.add_argument("--folder", type=Path, default=_DATA, help="for what they store, default .cache/observe")
+    args = parser.parse_args()
+    folder = args.folder.resolve()
+    places = Places(args.gateway, args.prometheus, args.grafana)
     prometheus, grafana = find("prometheus"), find("grafana") or find("grafana-server")
     docker = shutil.which("docker")
     try:
         if prometheus is not None and grafana is not None:
-            return run_native(prometheus, grafana, places)
+            return run_native(prometheus, grafana, places, folder)
         if docker is not None:
-            return run_compose(docker, places)
+            return run_compose(docker, places, folder)
         missing = "Prometheus" if prometheus is None else "Grafana"
         raise UserError(
             f"{missing} is not installed, and neither is docker; install both Prometheus (`make tools`) and Grafana "
