@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 RAY_NAMESPACE = "canopy"
+KEPT_FLEET_VARIABLE = "KEPT_FLEET_FILE"  # environment of a gateway: file in which it keeps the last known fleet
 CONTROLLER_ACTOR = "canopy-controller"  # method watch(version: int, timeout_s: float) -> bytes of FleetSnapshot
 
 

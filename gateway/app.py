@@ -30,6 +30,7 @@ from gateway.fleet.allowed_hosts import AllowedHosts
 from gateway.fleet.control import WorkerControl
 from gateway.fleet.discovery import Discovery, FleetDiscovery, StaticDiscovery
 from gateway.fleet.health import HealthMonitor
+from gateway.fleet.kept_fleet import kept_by_parent
 from gateway.fleet.metrics import FleetMetrics, worker_series
 from gateway.fleet.ray_discovery import RayFleetWatch
 from gateway.fleet.registry import Registry
@@ -246,7 +247,7 @@ async def render_here(metrics_text: Callable[[], bytes]) -> bytes:
 def make_discovery(settings: GatewaySettings, registry: Registry) -> Discovery:
     """Who tells which workers there are."""
     if settings.ray_address is not None:
-        return FleetDiscovery(registry, RayFleetWatch(settings.ray_address))
+        return FleetDiscovery(registry, kept_by_parent(RayFleetWatch(settings.ray_address), os.environ))
     if settings.service_discovery:
         from gateway.fleet.kubernetes import KubernetesDiscovery, in_cluster  # httpx is needed for nothing else here
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,7 @@ class GatewayActor:
         assert plan is not None, "the keeper keeps it first"
         self._process = GatewayProcess(
             _complete(plan.values),
-            Path(tempfile.gettempdir()),
+            _run_dir(),
             Path(plan.log_dir) / "gateway.log",
             dict(os.environ),
             MonotonicClock(),
@@ -177,6 +176,14 @@ def kept_plan() -> GatewayPlan | None:
     """How the fleet's gateway is run; None if the fleet has none."""
     kept = _internal_kv_get(_PLAN_KEY, namespace=RAY_NAMESPACE)
     return msgspec.msgpack.decode(kept, type=GatewayPlan) if kept else None
+
+
+def _run_dir() -> Path:
+    """Of this Ray and no other, and the same after a restart of the actor."""
+    context = ray.get_runtime_context()
+    directory = Path(str(context.get_temp_dir()), str(context.get_session_name()), "canopy-gateway")
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return directory
 
 
 def _complete(values: dict[str, Any]) -> dict[str, Any]:

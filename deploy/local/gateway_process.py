@@ -14,6 +14,7 @@ import httpx
 import yaml
 
 from common.clock import Clock
+from common.fleet import KEPT_FLEET_VARIABLE
 from common.logs import headline
 from common.process import LISTEN_FD_VARIABLE, bind_port
 from common.settings import validated
@@ -25,6 +26,7 @@ from deploy.local.plan import write_private
 from gateway.config import GatewaySettings
 
 _PROBE_TIMEOUT_S = 2.0
+_KEPT_FLEET = "kept-fleet"  # in the run directory, which is that of one fleet
 LISTENING = "Gateway listening on"  # gateway/server.py writes it
 
 
@@ -37,7 +39,10 @@ def gateway_url(settings: GatewaySettings) -> str:
 
 class GatewayProcess:
     """Owner of the gateway's process and, where that is one process, of the socket it listens on: connections that come
-    while it is away wait for the next one. Its settings travel in a private file, so no secret shows in `ps`."""
+    while it is away wait for the next one. Its settings travel in a private file, so no secret shows in `ps`.
+
+    What it knows of the fleet is kept in `run_dir` for its next life.
+    """
 
     def __init__(self, values: dict[str, Any], run_dir: Path, log: Path, env: dict[str, str], clock: Clock) -> None:
         self.values = values
@@ -71,7 +76,7 @@ class GatewayProcess:
         """Start it. Raises OSError if that fails, UserError if the port cannot be had."""
         if self._socket is None and self.settings.gateway_processes == 1:
             self._socket = bind_port(self.settings.host, self.settings.port)
-        env = self._env
+        env = self._env | {KEPT_FLEET_VARIABLE: str(self._run_dir / _KEPT_FLEET)}
         fds: tuple[int, ...] = ()
         if self._socket is not None:
             fds = (self._socket.fileno(),)

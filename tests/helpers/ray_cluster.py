@@ -79,16 +79,15 @@ class RayMachine:
 
     def end(self) -> None:
         """End it in order, whatever state it is in."""
-        if self.process.poll() is None:
-            assert self.process.stdin is not None
-            self.process.stdin.close()  # the guard's lifeline
-            self.process.wait(30)
+        assert self.process.stdin is not None
+        self.process.stdin.close()  # the guard's lifeline
+        self.process.wait(30)
 
 
 class RayCluster:
-    """A head without CPUs of its own, and nodes that come and go. `directory` is short and private."""
+    """A head, mostly without CPUs of its own, and nodes that come and go. `directory` is short and private."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, head_cpus: int = 0) -> None:
         self.directory = directory
         token_file = directory / "token"
         token_file.touch(mode=0o600)
@@ -104,7 +103,9 @@ class RayCluster:
         }
         self.machines: dict[str, RayMachine] = {}
         port_file = directory / "gcs"
-        self.head = self._start(HEAD_ADDRESS, "--head", "--port=0", "--num-cpus=0", "--include-dashboard=false")
+        self.head = self._start(
+            HEAD_ADDRESS, "--head", "--port=0", f"--num-cpus={head_cpus}", "--include-dashboard=false"
+        )
         wait_until(lambda: self._find_address(port_file), START_TIMEOUT_S, "the head runs")
         self.address = port_file.read_text()
         self.env["RAY_ADDRESS"] = self.address
@@ -116,6 +117,7 @@ class RayCluster:
             machine = self._start(address, f"--address={self.address}", *(options or ("--num-cpus=8",)))
             if machine.has_started():
                 return machine
+            machine.end()
         raise AssertionError(machine.said())
 
     def canopy(self, *args: str, timeout_s: float = 180.0) -> subprocess.CompletedProcess[str]:
@@ -179,10 +181,10 @@ class RayCluster:
 
 
 @contextmanager
-def ray_cluster(*nodes: str) -> Iterator[RayCluster]:
+def ray_cluster(*nodes: str, head_cpus: int = 0) -> Iterator[RayCluster]:
     """A cluster with nodes at these addresses; nothing of it is left afterwards."""
     directory = Path(tempfile.mkdtemp(prefix="rc-", dir="/tmp"))
-    cluster = RayCluster(directory)
+    cluster = RayCluster(directory, head_cpus)
     try:
         for address in nodes:
             cluster.add_node(address)
