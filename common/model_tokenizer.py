@@ -30,7 +30,7 @@ class ModelTokenizer:
     """Text and chats to token ids, by one model's files. Blocking, thread-safe. `load` makes it."""
 
     def __init__(self, hugging_face: Any, *, variables: Mapping[str, Any] | None = None) -> None:
-        self._hf = hugging_face
+        self.hugging_face = hugging_face
         self._variables = dict(variables or {})  # for the chat template, below a request's own
         self.backend = hugging_face.backend_tokenizer
         self.backend.no_truncation()  # set once here: changing it per call is not thread-safe
@@ -90,11 +90,11 @@ class ModelTokenizer:
         self, messages: Sequence[Mapping[str, Any]], *, continue_final_message: bool, variables: Mapping[str, Any]
     ) -> str:
         """The prompt text of a chat. Raises TemplateFault."""
-        if self._hf.chat_template is None:
+        if self.hugging_face.chat_template is None:
             raise TemplateFault(NO_TEMPLATE, about_messages=False)
         try:
             return str(
-                self._hf.apply_chat_template(
+                self.hugging_face.apply_chat_template(
                     list(messages),
                     tokenize=False,
                     add_generation_prompt=not continue_final_message,

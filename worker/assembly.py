@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from worker.config import WorkerSettings
+from worker.engine.batch import RunnerInfo
 from worker.engine.factory import create_runner
 from worker.engine.sim.clock import DeviceClock, SleepingClock
+from worker.grammar.base import GrammarCompiler
 from worker.ipc.messages import SchedulerMessage
 from worker.scheduler.core import Scheduler
 
@@ -26,7 +28,19 @@ def running_scheduler(
     clock = clock or SleepingClock()
     runner = create_runner(settings, clock)
     seeds = random.Random(settings.random_seed)
+    grammars = _grammar_compiler(settings, runner.info)
     try:
-        yield Scheduler(settings, runner, clock, emit, lambda: seeds.getrandbits(_SEED_BITS))
+        yield Scheduler(settings, runner, clock, emit, lambda: seeds.getrandbits(_SEED_BITS), grammars)
     finally:
+        if grammars is not None:
+            grammars.close()
         runner.close()
+
+
+def _grammar_compiler(settings: WorkerSettings, info: RunnerInfo) -> GrammarCompiler | None:
+    if settings.grammar_backend == "none" or settings.skip_tokenizer_init or not info.has_logits:
+        return None
+    from worker.grammar.compiler import XGrammarCompiler  # imports torch, which simulated replicas do without
+
+    free = not settings.constrained_json_disable_any_whitespace
+    return XGrammarCompiler(settings.tokenizer_path or settings.model_path, info, free_whitespace=free)

@@ -17,7 +17,15 @@ from common.errors import UserError
 from common.settings import validated
 from worker.assembly import running_scheduler
 from worker.config import WorkerSettings
-from worker.ipc.messages import AbortAll, FlushCache, GenerateRequest, SchedulerMessage, StepOutput, StopMatched, TokenDelta
+from worker.ipc.messages import (
+    AbortAll,
+    FlushCache,
+    GenerateRequest,
+    SchedulerMessage,
+    StepOutput,
+    StopMatched,
+    TokenDelta,
+)
 from worker.models.paths import cache_root, resolve_model_path
 from worker.preflight import check_before_loading
 from worker.server.answers import Answer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 GREEDY_TEMPERATURE = 1e-6  # at or below it sampling is argmax
@@ -18,11 +20,21 @@ class LogprobsAsked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     prompt_from: int | None = None
 
 
+class GrammarAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """What the answer must match. `text`: the schema as JSON, the regular expression, the grammar, the tag as JSON;
+    empty for kind "json", any JSON object. `param`: the field of the request that it came from, for error messages."""
+
+    kind: Literal["json", "json_schema", "regex", "ebnf", "structural_tag"]
+    text: str
+    param: str
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Sampling and stopping of one sequence; ranges as in the server's parameter table.
 
-    `max_new_tokens` None means: up to the context limit (the scheduler resolves it). `stop` strings are matched on text
-    by the frontend; `stop_token_ids` and EOS by the scheduler. `seed` None means: the scheduler draws one.
+    `max_new_tokens` None means: up to the context limit (the scheduler resolves it); 0: the prompt is computed, and
+    nothing follows. `stop` strings and `stop_regex` are matched on text by the frontend, `stop_token_ids` and EOS by
+    the scheduler. `seed` None means: the scheduler draws one.
     """
 
     max_new_tokens: int | None = 128
@@ -41,6 +53,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     no_stop_trim: bool = False
     seed: int | None = None
     logprobs: LogprobsAsked | None = None
+    logit_bias: dict[int, float] = {}
+    stop_regex: tuple[str, ...] = ()
+    grammar: GrammarAsked | None = None
 
     @property
     def greedy(self) -> bool:
@@ -49,3 +64,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     @property
     def has_penalties(self) -> bool:
         return bool(self.frequency_penalty or self.presence_penalty or self.repetition_penalty != 1.0)
+
+    @property
+    def adjusts_logits(self) -> bool:
+        """Whether the model's own logits are changed before a token is chosen."""
+        return bool(self.has_penalties or self.min_new_tokens or self.logit_bias or self.grammar)
+
+    @property
+    def grammar_param(self) -> str | None:
+        """The request's field that the grammar came from."""
+        return None if self.grammar is None else self.grammar.param

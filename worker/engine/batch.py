@@ -59,6 +59,13 @@ class Scores(msgspec.Struct, frozen=True, eq=False):
     listed: Float32s  # [n, len(token_ids)]
 
 
+class TokenMasks(msgspec.Struct, frozen=True, eq=False):
+    """Which tokens a grammar allows next, for the sequences of a batch that have one. At least one token is allowed."""
+
+    indices: Int32s  # [G], of the sequences in the batch; all of them are sampled in this step
+    allowed: Int32s  # [G, ceil(vocab / 32)]: bit i % 32 of word i // 32 stands for token i
+
+
 class ForwardBatch(msgspec.Struct, frozen=True, eq=False):
     """One step: R sequences, decodes first, then prefill chunks.
 
@@ -78,6 +85,7 @@ class ForwardBatch(msgspec.Struct, frozen=True, eq=False):
     page_writes: Int32s  # [W, 3] of (row, index in row, page)
     admissions: tuple[RowAdmission, ...]
     score_requests: tuple[ScoreRequest, ...] = ()
+    masks: TokenMasks | None = None
 
     @property
     def num_tokens(self) -> int:

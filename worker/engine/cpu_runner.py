@@ -22,7 +22,7 @@ from worker.engine.next_tokens import NextTokens
 from worker.engine.out_of_memory import step_failed
 from worker.engine.page_table import PageTable
 from worker.engine.sampler import sample
-from worker.engine.sampling_table import SamplingTable
+from worker.engine.sampling_table import Masked, SamplingTable
 from worker.layers.torch_ops import TorchOps
 from worker.models.config import ModelConfig
 
@@ -127,6 +127,12 @@ class CpuRunner:
         rows = torch.from_numpy(batch.rows[: batch.num_decode]).long()
         return torch.cat((self._next_tokens.read(rows), prefill_ids))
 
+    def _masked(self, batch: ForwardBatch) -> Masked | None:
+        if batch.masks is None:
+            return None
+        places = (np.cumsum(batch.samples) - 1)[batch.masks.indices].tolist()
+        return Masked.of(places, batch.masks.allowed, vocab_size=self._info.vocab_size, device=_CPU)
+
     def _sample(self, batch: ForwardBatch, hidden: torch.Tensor, scored: list[ScoredTokens]) -> torch.Tensor:
         """Token ids int64 [S]; their log-probabilities, where asked for, go to `scored`."""
         rows = batch.rows[batch.samples]
@@ -134,7 +140,7 @@ class CpuRunner:
         wishes = sampled_requests(batch)
         places = np.cumsum(batch.samples)[[wish.index for wish in wishes]] - 1
         raw = logits[torch.from_numpy(places)] if wishes else logits  # a copy: sampling changes the logits
-        token_ids = sample(logits, self._sampling.batch(rows))
+        token_ids = sample(logits, self._sampling.batch(rows, self._masked(batch)))
         if bool((token_ids < 0).any()):
             raise StepFailed("The model computed numbers that are not finite.")
         if wishes:

@@ -1,7 +1,7 @@
-"""Chooses tokens from logits: greedy, temperature, top-k, top-p, min-p, penalties. Plain torch, on any device.
+"""Chooses tokens from logits: greedy, temperature, top-k, top-p, min-p, penalties, masks. Plain torch, on any device.
 
-Order: repetition, frequency and presence penalty -> ids held back by min_new_tokens -> temperature -> filters, each
-judged on the unfiltered distribution (SGLang's joint form) -> draw.
+Order: repetition, frequency and presence penalty -> ids held back by min_new_tokens -> what a grammar forbids -> biases
+-> temperature -> filters, each judged on the unfiltered distribution (SGLang's joint form) -> draw.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ def sample(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
         _penalise(logits, batch.penalties)
     for i, ids in batch.banned:
         logits[i].index_fill_(0, ids, -torch.inf)
+    if (masked := batch.masked) is not None:
+        logits[masked.members] = logits[masked.members].masked_fill_(~masked.allowed, -torch.inf)
+    for i, bias in batch.biases:
+        logits[i] += bias
     tokens = argmax(logits)
     finite = logits.gather(1, tokens.unsqueeze(1)).squeeze(1).isfinite()  # argmax takes a NaN for the largest
     if batch.random is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from worker.engine.batch import Int32s, RowAdmission
@@ -20,7 +21,8 @@ class _Row:
     seed: int
     num_generated: int
     counts: torch.Tensor | None  # int32 [vocab], generated tokens; None without penalties
-    banned: torch.Tensor | None  # int64, ids that min_new_tokens holds back
+    banned: torch.Tensor | None  # int64, ids that min_new_tokens holds back; a grammar's mask does that by itself
+    bias: torch.Tensor | None  # fp32 [vocab], added to the logits
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,29 @@ class RandomRows:
 
 
 @dataclass(frozen=True, slots=True)
+class Masked:
+    """The sequences with a grammar."""
+
+    members: torch.Tensor  # int64 [G], indices in the batch
+    allowed: torch.Tensor  # bool [G, vocab]
+
+    @classmethod
+    def of(cls, members: Sequence[int], words: Int32s, *, vocab_size: int, device: torch.device) -> Masked | None:
+        """From the bits of TokenMasks. None if there are none."""
+        if not len(members):
+            return None
+        packed = torch.from_numpy(np.ascontiguousarray(words)).to(device)
+        bits = packed.unsqueeze(-1) >> torch.arange(32, dtype=torch.int32, device=device) & 1
+        return cls(torch.tensor(members, device=device), bits.flatten(1)[:, :vocab_size].bool())
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingBatch:
     """How N sequences are sampled in one pass."""
 
     banned: tuple[tuple[int, torch.Tensor], ...]  # (index in the batch, ids that must not come)
+    biases: tuple[tuple[int, torch.Tensor], ...]  # (index in the batch, fp32 [vocab])
+    masked: Masked | None
     penalties: Penalties | None
     random: RandomRows | None  # None: all greedy
 
@@ -75,10 +96,11 @@ class SamplingTable:
                 seed=admission.seed,
                 num_generated=len(admission.output_ids),
                 counts=self._counts(admission.output_ids) if sampling.has_penalties else None,
-                banned=self._banned(sampling) if sampling.min_new_tokens > 0 else None,
+                banned=self._banned(sampling) if sampling.min_new_tokens > 0 and not sampling.grammar else None,
+                bias=self._bias(sampling.logit_bias) if sampling.logit_bias else None,
             )
 
-    def batch(self, rows: Int32s) -> SamplingBatch:
+    def batch(self, rows: Int32s, masked: Masked | None = None) -> SamplingBatch:
         """State for sampling the next token of each of `rows`, which then counts as generated."""
         states = [self._rows[row] for row in rows.tolist()]
         batch = SamplingBatch(
@@ -87,6 +109,8 @@ class SamplingTable:
                 for i, s in enumerate(states)
                 if s.banned is not None and s.num_generated < s.sampling.min_new_tokens
             ),
+            biases=tuple((i, s.bias) for i, s in enumerate(states) if s.bias is not None),
+            masked=masked,
             penalties=self._penalties(states),
             random=self._random(states),
         )
@@ -104,6 +128,11 @@ class SamplingTable:
     def _counts(self, output_ids: Iterable[int]) -> torch.Tensor:
         ids = torch.tensor(list(output_ids), dtype=torch.int64)
         return torch.bincount(ids, minlength=self._vocab_size).to(self._device, torch.int32)
+
+    def _bias(self, biases: Mapping[int, float]) -> torch.Tensor:
+        bias = torch.zeros(self._vocab_size)
+        bias[torch.tensor(list(biases), dtype=torch.int64)] = torch.tensor(list(biases.values()))
+        return bias.to(self._device)
 
     def _banned(self, sampling: SamplingParams) -> torch.Tensor | None:
         ids = sorted({*self._eos_token_ids, *sampling.stop_token_ids})

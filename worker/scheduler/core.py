@@ -14,6 +14,7 @@ from worker.cache.prefix import PrefixCache
 from worker.cache.radix import RadixCache
 from worker.config import WorkerSettings
 from worker.engine.batch import ModelRunner, PendingStep, StepFailed
+from worker.grammar.base import GrammarCompiler, GrammarFault, GrammarState
 from worker.ipc.messages import (
     AbortAll,
     AbortRequest,
@@ -32,6 +33,7 @@ from worker.ipc.messages import (
     StopMatched,
 )
 from worker.kv_events.recorder import recorder_of
+from worker.scheduler.grammars import GrammarQueue
 from worker.scheduler.limits import differences, resolve_limits
 from worker.scheduler.outbox import Outbox
 from worker.scheduler.planner import Plan, Planner
@@ -51,6 +53,7 @@ from worker.scheduler.token_ratio import NewTokenRatio
 QUEUE_FULL = "The request queue is full."
 DISPLACED = "The request queue is full, and a more urgent request took this one's place."
 ABORTED = "The request was aborted."
+NO_GRAMMARS = "This server does not follow grammars."
 
 
 class _Launched(msgspec.Struct, frozen=True, eq=False):
@@ -73,6 +76,7 @@ class Scheduler:
         clock: Clock,
         emit: Callable[[SchedulerMessage], None],
         draw_seed: Callable[[], int],
+        grammar_compiler: GrammarCompiler | None = None,
     ) -> None:
         info = runner.info
         self._runner = runner
@@ -83,6 +87,7 @@ class Scheduler:
         self._overlap = info.overlaps and not settings.disable_overlap_schedule
         self._launched: _Launched | None = None
         self._num_arrivals = 0
+        self._grammars = GrammarQueue(grammar_compiler)
         self.shut_down = False
 
         self._limits = limits = resolve_limits(settings, info)
@@ -94,7 +99,7 @@ class Scheduler:
         self._waiting = waiting = WaitingQueue(by_rank=priorities.scheduled)
         self._ratio = ratio = NewTokenRatio(settings.schedule_conservativeness)
         self._stats = stats = SchedulerStats(clock, settings.decode_log_interval)
-        self._outbox = Outbox(emit)
+        self._outbox = Outbox(emit, clock)
         self._lifecycle = lifecycle = Lifecycle(pool, table, waiting, self._outbox, stats)
         policy = make_policy(settings.schedule_policy, pool.cache, draw_seed)
         threshold = priorities.preemption_threshold
@@ -112,14 +117,11 @@ class Scheduler:
             case GenerateRequest():
                 self._generate(message)
             case AbortRequest(rid=rid):
-                self._abort(self._lifecycle.find(rid))
-            case StopMatched(rid=rid, num_output_tokens=num_output_tokens):
-                request = self._lifecycle.find(rid)
-                if request is not None:
-                    self._lifecycle.finish(request, num_output_tokens)
+                self._abort(rid)
+            case StopMatched():
+                self._stop(message)
             case AbortAll():
-                for request in self._lifecycle.all_live():
-                    self._abort(request)
+                self._abort_all()
             case FlushCache() | GetLoad() | GetHotPrefixes():
                 self._emit(self._answer(message))
             case Shutdown():
@@ -127,6 +129,7 @@ class Scheduler:
 
     def step(self) -> bool:
         """Launch a step, handle a step's results, send the news. False when there was nothing to launch or handle."""
+        self._take_compiled()
         released = self._table.num_released
         if self._launched is not None and self._planner.must_settle():
             self._settle()
@@ -142,7 +145,7 @@ class Scheduler:
         if self._recorder is not None:
             self._recorder.flush()
         self._outbox.flush()
-        return worked
+        return worked or self._grammars.rest()
 
     def on_idle(self) -> None:
         """Nothing is left to do: check that nothing leaked, and forget what was learnt from past load."""
@@ -155,7 +158,7 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """No request is live and no step in flight."""
-        return self._launched is None and not self._lifecycle.num_live
+        return self._launched is None and not self._lifecycle.num_live and not len(self._grammars)
 
     def check_pool(self) -> None:
         """Raise AssertionError unless free + cached + used pages are the whole pool, and none is used when idle."""
@@ -187,7 +190,7 @@ class Scheduler:
         return LoadReport(
             call_id=call_id,
             num_running_reqs=self._table.num_used_rows,
-            num_waiting_reqs=len(self._waiting),
+            num_waiting_reqs=len(self._waiting) + len(self._grammars),
             num_used_tokens=pool.used_tokens,
             num_evictable_tokens=pool.cache.evictable_tokens,
             num_free_tokens=pool.free_tokens,
@@ -222,7 +225,30 @@ class Scheduler:
         if self._queue_full and not self._displace(rank):
             self._refuse(message, 503, QUEUE_FULL)
             return
-        sampling = message.sampling
+        if message.sampling.grammar is None:
+            self._enqueue(message, None)
+        elif self._grammars.available:
+            self._grammars.add(message)
+            self._take_compiled()
+        else:
+            self._refuse(message, 400, NO_GRAMMARS, message.sampling.grammar_param)
+
+    def _take_compiled(self) -> None:
+        """Requests whose grammar is ready wait like others from now on."""
+        if not len(self._grammars):
+            return
+        for each in self._grammars.take_ready():
+            sampling = each.message.sampling
+            held_back = (*self._runner.info.eos_token_ids, *sampling.stop_token_ids)
+            try:
+                grammar = each.future.result().start(held_back, sampling.min_new_tokens)
+            except GrammarFault as fault:
+                self._refuse(each.message, 400, str(fault), sampling.grammar_param)
+            else:
+                self._enqueue(each.message, grammar)
+
+    def _enqueue(self, message: GenerateRequest, grammar: GrammarState | None) -> None:
+        sampling, prompt_len = message.sampling, message.prompt_len
         self._num_arrivals += 1
         self._lifecycle.enqueue(
             Request(
@@ -234,14 +260,17 @@ class Scheduler:
                 namespace=message.extra_key,
                 max_new_tokens=self._limits.max_new_tokens(sampling.max_new_tokens, prompt_len),
                 arrival_s=self._clock.now_s(),
-                rank=rank,
+                rank=self._priorities.rank(message.priority),
                 arrival_index=self._num_arrivals,
+                grammar=grammar,
+                traced=message.traced,
             )
         )
 
     @property
     def _queue_full(self) -> bool:
-        return self._max_queued_requests is not None and len(self._waiting) >= self._max_queued_requests
+        limit = self._max_queued_requests
+        return limit is not None and len(self._waiting) + len(self._grammars) >= limit
 
     def _displace(self, rank: int) -> bool:
         """Drop the least urgent, newest waiting request in favour of one of `rank`, if that is more urgent. Who has
@@ -252,13 +281,30 @@ class Scheduler:
         self._lifecycle.abort(last, 503, DISPLACED)
         return True
 
-    def _refuse(self, message: GenerateRequest, status: int, text: str) -> None:
+    def _refuse(self, message: GenerateRequest, status: int, text: str, param: str | None = None) -> None:
         self._stats.aborted_requests += 1
-        self._outbox.refuse(message.rid, message.prompt_len, status, text)
+        self._outbox.refuse(message.rid, message.prompt_len, status, text, param)
 
-    def _abort(self, request: Request | None) -> None:
-        if request is not None:
+    def _stop(self, matched: StopMatched) -> None:
+        if (request := self._lifecycle.find(matched.rid)) is not None:
+            self._lifecycle.finish(request, matched.num_output_tokens)
+
+    def _abort_all(self) -> None:
+        for message in self._grammars.take_all():
+            self._refuse(message, 200, ABORTED)
+        for request in self._lifecycle.all_live():
+            self._abort(request.rid)
+
+    def _abort(self, rid: str) -> None:
+        if (request := self._lifecycle.find(rid)) is not None:
             self._lifecycle.abort(request, 200, ABORTED)
+        elif (message := self._grammars.remove(rid)) is not None:
+            self._refuse(message, 200, ABORTED)
+
+    def _hot_prefixes(self, max_tokens: int) -> list[HotPrefix]:
+        if not isinstance(self._prefixes, RadixCache):
+            return []
+        return [HotPrefix(tokens=tokens, hits=hits) for tokens, hits in hot_prefixes(self._prefixes, max_tokens)]
 
     def _answer(self, call: FlushCache | GetLoad | GetHotPrefixes) -> SchedulerMessage:
         match call:
@@ -268,11 +314,6 @@ class Scheduler:
                 return self.load_report(call.call_id)
             case GetHotPrefixes():
                 return HotPrefixes(call_id=call.call_id, prefixes=self._hot_prefixes(call.max_tokens))
-
-    def _hot_prefixes(self, max_tokens: int) -> list[HotPrefix]:
-        if not isinstance(self._prefixes, RadixCache):
-            return []
-        return [HotPrefix(tokens=tokens, hits=hits) for tokens, hits in hot_prefixes(self._prefixes, max_tokens)]
 
     def _flush_cache(self, call_id: int) -> CallReply:
         if not self.idle:

@@ -7,6 +7,7 @@ import numpy as np
 
 from worker.cache.pool import KvPool
 from worker.engine.batch import ForwardBatch, Int32s
+from worker.scheduler.grammars import token_masks
 from worker.scheduler.prefill import PrefillChunk, PrefillScheduler
 from worker.scheduler.retraction import Retraction
 from worker.scheduler.rows import Int64s, RequestTable
@@ -46,9 +47,13 @@ class Planner:
         self._next_step_id = 0
 
     def must_settle(self) -> bool:
-        """Whether a plan made now may take pages from running requests. Results in flight must be handled first: they
-        may free pages, and what they computed for those requests would be lost."""
-        return self._retraction.short_of_pages(self._table.decodable_rows()) or self._prefill.may_preempt()
+        """Whether a plan made now may take pages from running requests, or needs the tokens in flight: a grammar allows
+        the next one by the last. Results in flight must be handled first then: they may free pages, and what they
+        computed for those requests would be lost."""
+        rows = self._table.decodable_rows()
+        if bool(self._table.constrained[rows].any()):
+            return True
+        return self._retraction.short_of_pages(rows) or self._prefill.may_preempt()
 
     def plan(self) -> Plan | None:
         """The next step, with its pages allocated and the table advanced as if it had run. None: nothing to compute."""
@@ -96,6 +101,7 @@ class Planner:
             samples=samples,
             page_writes=self._table.take_writes(),
             admissions=tuple(chunk.admission for chunk in chunks if chunk.admission is not None),
+            masks=token_masks(self._table, rows, samples),
             score_requests=score_requests(self._table, rows, query_lens, samples, chunks),
         )
         self._next_step_id += 1

@@ -49,11 +49,11 @@ class Lifecycle:
         self._stats.finished_requests += 1
         self._end(request, cached_tokens=request.prompt_len + num_output_tokens)
 
-    def abort(self, request: Request, status: int, message: str) -> None:
+    def abort(self, request: Request, status: int, message: str, param: str | None = None) -> None:
         """Drop it and tell the frontend. Of its pages only what was cached before stays."""
         request.move_to(RequestStatus.ABORTED)
         self._stats.aborted_requests += 1
-        reason = FinishReason(kind="abort", status=status, message=message)
+        reason = FinishReason(kind="abort", status=status, message=message, param=param)
         self._outbox.add(request, [], self._table.num_outputs_of(request), reason)
         self._end(request, cached_tokens=0)
 

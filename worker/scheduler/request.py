@@ -9,6 +9,7 @@ import numpy as np
 
 from worker.cache.prefix import CacheNode, PrefixLookup
 from worker.engine.batch import Int32s
+from worker.grammar.base import GrammarState
 from worker.ipc.messages import TokenScore
 from worker.sampling_params import SamplingParams
 from worker.token_ids import TOKEN_BYTES
@@ -64,6 +65,9 @@ class Request:
     num_retractions: int = 0
     head: tuple[str | None, bytes] | None = None  # namespace and first tokens, for in-batch prefix grouping
     lookup: PrefixLookup | None = None  # how much of `fill_key` was cached when last asked
+    grammar: GrammarState | None = None  # where its answer stands, all known outputs taken into account
+    traced: bool = False
+    first_token_s: float = 0.0  # of a traced request
     prompt_scores: list[TokenScore] = field(default_factory=list)  # of the prompt, from the position asked for
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from worker.cache.pool import KvPool
 from worker.engine.batch import RunnerInfo, StepFailed, StepResult
+from worker.grammar.base import GrammarFault
 from worker.ipc.messages import FinishReason, TokenScore
 from worker.log_lines import StepFailedLine
 from worker.scheduler.outbox import Outbox
@@ -117,6 +118,13 @@ class ResultHandler:
             self._outbox.add(request, [], 0, _LENGTH)
             self._lifecycle.finish(request, 0)
             return
+        if (grammar := request.grammar) is not None:
+            try:
+                grammar.accept(token)
+            except GrammarFault as fault:
+                self._table.num_outputs[request.row] -= 1
+                self._lifecycle.abort(request, 400, str(fault), request.sampling.grammar_param)
+                return
         reason = self._end_of(request, token, num_outputs)
         self._outbox.add(request, [token], num_outputs, reason, scores)
         if reason is not None:
@@ -127,6 +135,8 @@ class ResultHandler:
         sampling = request.sampling
         if num_outputs >= request.max_new_tokens:
             return _LENGTH
+        if request.grammar is not None and request.grammar.ended:
+            return FinishReason(kind="stop", matched=token if self._kinds[token] == _EOS else None)
         if num_outputs <= sampling.min_new_tokens:
             return None
         if token in sampling.stop_token_ids or (self._kinds[token] == _EOS and not sampling.ignore_eos):

@@ -51,6 +51,7 @@ class RequestTable:
         self.max_new = np.zeros(max_rows, np.int64)
         self.min_new = np.zeros(max_rows, np.int64)
         self.ignore_eos = np.zeros(max_rows, np.bool_)
+        self.constrained = np.zeros(max_rows, np.bool_)  # has a grammar
         self.scored = np.zeros(max_rows, np.bool_)  # wants log-probabilities
         # With fewer outputs than that, a new token is news by itself unless it is EOS.
         self.surely_goes_on = np.zeros(max_rows, np.int64)
@@ -112,7 +113,8 @@ class RequestTable:
         self.ignore_eos[row] = request.sampling.ignore_eos
         sampling = request.sampling
         self.scored[row] = sampling.logprobs is not None
-        always_special = bool(sampling.stop_token_ids) or sampling.logprobs is not None
+        self.constrained[row] = request.grammar is not None
+        always_special = sampling.stop_token_ids or sampling.logprobs is not None or request.grammar is not None
         self.surely_goes_on[row] = 0 if always_special else request.max_new_tokens
         return row
 

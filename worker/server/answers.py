@@ -38,6 +38,7 @@ class Answer:
     prompt_scores: list[TokenScore] = field(default_factory=list)
     finish: FinishReason | None = None
     last: TokenDelta | None = None  # latest news
+    request_id: str = ""  # of the client's HTTP request
     streamed: bool = False
     first_s: float = 0.0  # when its first token came
     last_s: float = 0.0  # when its latest did
@@ -113,7 +114,7 @@ class Answer:
         if self.finish is None or self.finish.kind != "abort":
             return None
         status = self.finish.status if self.finish.status >= 400 else 500
-        return RequestFault(status, self.finish.message or "The request was aborted.")
+        return RequestFault(status, self.finish.message or "The request was aborted.", param=self.finish.param)
 
     def meta_info(self, now_s: float) -> dict[str, object]:
         """SGLang's meta_info of a native answer."""

@@ -6,12 +6,19 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from worker.server.stop_patterns import check_pattern
+
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256  # of one stop string; this much answer may be held back
 MAX_STOP_TOKEN_IDS = 64
 MAX_PROMPTS = 1024  # prompts x n of one request
 MAX_N = 128
 MAX_TOP_LOGPROBS = 20
+MAX_LOGIT_BIASES = 1024
+MAX_STOP_PATTERNS = 4
+MAX_PATTERN_CHARS = 256  # of a stop_regex
+MAX_REGEX_CHARS = 4096
+MAX_GRAMMAR_CHARS = 2**18
 MAX_LISTED_LOGPROBS = 1024  # token_ids_logprob
 MAX_ID_CHARS = 256
 MAX_MESSAGES = 10_000
@@ -74,6 +81,38 @@ Stop = Annotated[
 ]
 StopTokenIds = Annotated[list[int] | None, Field(max_length=MAX_STOP_TOKEN_IDS)]
 Seed = Annotated[int | None, Field(ge=-SEED_RANGE, lt=SEED_RANGE)]
+
+
+def _as_biases(value: Any) -> Any:
+    """JSON's keys are strings, Python's may be integers."""
+    if not isinstance(value, dict):
+        return value
+    try:
+        return {int(key): bias for key, bias in value.items()}
+    except (ValueError, TypeError):
+        raise ValueError("its keys must be token ids") from None
+
+
+def _usable_patterns(value: list[str] | None) -> list[str] | None:
+    for pattern in value or ():
+        check_pattern(pattern)
+    return value
+
+
+LogitBias = Annotated[
+    dict[int, Annotated[float, Field(ge=-100, le=100)]] | None,
+    Field(max_length=MAX_LOGIT_BIASES),
+    BeforeValidator(_as_biases),
+]
+StopRegex = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=MAX_PATTERN_CHARS)]] | None,
+    Field(max_length=MAX_STOP_PATTERNS),
+    BeforeValidator(_as_stop_list),
+    AfterValidator(_usable_patterns),
+]
+Pattern = Annotated[str | None, Field(max_length=MAX_REGEX_CHARS)]
+GrammarText = Annotated[str | None, Field(max_length=MAX_GRAMMAR_CHARS)]
+JsonText = Annotated[str, Field(max_length=MAX_GRAMMAR_CHARS)]
 TopLogprobs = Annotated[int | None, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 Count = Annotated[int | None, Field(ge=1, le=MAX_N)]
 TokenIds = Annotated[list[int], Field(fail_fast=True)]  # without it each wrong item would become an error of its own

@@ -20,6 +20,7 @@ from worker.ipc.messages import SchedulerReady
 from worker.sampling_params import TOP_K_ALL, LogprobsAsked, SamplingParams
 from worker.server.errors import RequestFault, from_validation
 from worker.server.fields import SEED_RANGE
+from worker.server.grammar import GrammarRules
 from worker.server.schemas import ChatRequest, CompletionRequest, NativeSampling, SamplingFields
 
 NATIVE_MAX_NEW_TOKENS = 128
@@ -76,18 +77,23 @@ class SamplingRules:
     limits: SchedulerReady
     preferred: NativeSampling = NativeSampling()
     has_text: bool = True
+    grammars: GrammarRules = GrammarRules(None)
 
     @classmethod
     def of(cls, settings: WorkerSettings, defaults: SamplingDefaults, limits: SchedulerReady) -> SamplingRules:
         """The rules that the settings ask for. Raises UserError."""
         preferred = preferred_sampling(settings.preferred_sampling_params or {})
-        return cls(defaults, limits, preferred, has_text=not settings.skip_tokenizer_init)
+        has_text = not settings.skip_tokenizer_init
+        return cls(defaults, limits, preferred, has_text, GrammarRules(_obstacle_to_grammars(settings, limits)))
 
     def for_completion(self, request: CompletionRequest) -> SamplingParams:
         """/v1/completions: 16 tokens unless it says otherwise."""
         limit = _given(request.max_tokens, self.preferred.max_new_tokens or COMPLETION_MAX_TOKENS)
         if limit == 0 and not request.echo:
             raise RequestFault(400, "max_tokens: must be at least 1, or 0 together with echo.", param="max_tokens")
+        if request.best_of is not None and request.best_of != (request.n or 1):
+            text = "best_of must equal n: this server gives all answers that it generates, and does not choose."
+            raise RequestFault(400, text, param="best_of")
         logprobs = None
         if request.logprobs is not None:
             logprobs = LogprobsAsked(top=request.logprobs, prompt_from=1 if request.echo else None)
@@ -119,6 +125,7 @@ class SamplingRules:
         fields, own = self._with_preferred(asked), asked_lengths.or_else(self.preferred)
         if not self.has_text:
             own.check_no_text(fields)
+        check_token_ids(list(fields.logit_bias or {}), self.limits.vocab_size, f"{own.at}logit_bias")
         check_token_ids(fields.stop_token_ids or [], self.limits.vocab_size, f"{own.at}stop_token_ids")
         defaults = self.defaults
         return SamplingParams(
@@ -138,6 +145,9 @@ class SamplingRules:
             no_stop_trim=bool(fields.no_stop_trim),
             seed=None if own.seed is None else own.seed % SEED_RANGE,
             logprobs=logprobs,
+            logit_bias=fields.logit_bias or {},
+            stop_regex=tuple(fields.stop_regex or ()),
+            grammar=self.grammars.of(fields, own.at),
         )
 
     def _check_logprobs(self, logprobs: LogprobsAsked | None, param: str) -> None:
@@ -175,7 +185,7 @@ class _Lengths(NamedTuple):
 
     def check_no_text(self, fields: SamplingFields) -> None:
         """Raise RequestFault for what needs a tokenizer."""
-        for name, value in (("stop", fields.stop), (self.least_name, self.least)):
+        for name, value in (("stop", fields.stop), ("stop_regex", fields.stop_regex), (self.least_name, self.least)):
             if value:
                 text = f"{self.at}{name} needs a tokenizer, and this server runs with --skip-tokenizer-init."
                 raise RequestFault(400, text, param=self.at + name)
@@ -186,6 +196,16 @@ class _Lengths(NamedTuple):
         if least is None and preferred.min_new_tokens is not None:
             least = preferred.min_new_tokens if self.limit is None else min(preferred.min_new_tokens, self.limit)
         return self._replace(least=least, seed=_given(self.seed, preferred.sampling_seed))
+
+
+def _obstacle_to_grammars(settings: WorkerSettings, limits: SchedulerReady) -> str | None:
+    if not limits.has_logits:
+        return "a simulated device follows no grammar"
+    if settings.grammar_backend == "none":
+        return "it runs with --grammar-backend none"
+    if settings.skip_tokenizer_init:
+        return "it runs with --skip-tokenizer-init"
+    return None
 
 
 def copies(sampling: SamplingParams, n: int) -> list[SamplingParams]:

@@ -14,16 +14,21 @@ from worker.server.fields import (
     MAX_TOP_LOGPROBS,
     Body,
     Count,
+    GrammarText,
     Identifier,
+    JsonText,
+    LogitBias,
     MinNewTokens,
     MinP,
     NumNewTokens,
     NumTokensOrNone,
+    Pattern,
     Penalty,
     Priority,
     RepetitionPenalty,
     Seed,
     Stop,
+    StopRegex,
     StopTokenIds,
     Temperature,
     TokenIds,
@@ -72,11 +77,11 @@ class SamplingFields(Body):
     skip_special_tokens: bool | None = None
     no_stop_trim: bool | None = None
     n: Count = None
-    logit_bias: Unbuilt = None
-    regex: Unbuilt = None
-    ebnf: Unbuilt = None
-    json_schema: Unbuilt = None
-    stop_regex: Unbuilt = None
+    logit_bias: LogitBias = None
+    regex: Pattern = None
+    ebnf: GrammarText = None
+    json_schema: JsonText | dict[str, Any] | bool | None = None
+    stop_regex: StopRegex = None
 
 
 class StreamOptions(Body):
@@ -86,10 +91,23 @@ class StreamOptions(Body):
     continuous_usage_stats: bool | None = None
 
 
-class ResponseFormat(Body):
-    """OpenAI's response_format; only plain text is built."""
+class JsonSchemaFormat(Body):
+    """The schema of a response_format. Answers are held to it whether or not `strict` is set."""
 
-    type: Literal["text"]
+    name: Annotated[str, Field(max_length=256)] | None = None
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """OpenAI's response_format, and SGLang's structural tags in both of their forms."""
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+    json_schema: JsonSchemaFormat | None = None
+    format: dict[str, Any] | None = None
+    structures: list[dict[str, Any]] | None = None
+    triggers: list[str] | None = None
 
 
 class OpenAIFields(SamplingFields):
@@ -119,7 +137,7 @@ class CompletionRequest(OpenAIFields):
     logprobs: TopLogprobs = None
     echo: bool | None = None
     suffix: Unbuilt = None
-    best_of: Annotated[Any, unbuilt(1)] = None
+    best_of: Count = None
 
 
 def _as_text(value: Any) -> Any:
@@ -176,7 +194,7 @@ class NativeSampling(SamplingFields):
     sampling_seed: Seed = None
     spaces_between_special_tokens: Annotated[Any, unbuilt(True)] = None
     stream_interval: Annotated[int, Field(ge=1, le=2**20)] | None = None
-    structural_tag: Unbuilt = None
+    structural_tag: JsonText | dict[str, Any] | None = None
     custom_params: Unbuilt = None
     beam_width: Unbuilt = None
 

@@ -10,6 +10,7 @@ from typing import Protocol
 from worker.ipc.messages import FinishReason
 from worker.sampling_params import SamplingParams
 from worker.server.detokenizer import Detokenizer, TokenTable
+from worker.server.stop_patterns import StopPattern
 from worker.server.stop_strings import StopMatcher
 
 
@@ -51,7 +52,10 @@ class TextPipeline:
 
     def __init__(self, table: TokenTable, sampling: SamplingParams) -> None:
         self._detokenizer = Detokenizer(table)
-        self._matcher = StopMatcher(sampling.stop, trim=not sampling.no_stop_trim) if sampling.stop else None
+        self._matcher = None
+        if sampling.stop or sampling.stop_regex:
+            patterns = [StopPattern(pattern) for pattern in sampling.stop_regex]
+            self._matcher = StopMatcher(sampling.stop, patterns, trim=not sampling.no_stop_trim)
         self._min_new_tokens = sampling.min_new_tokens
         self._keep_stop_token = sampling.no_stop_trim
         self._num_tokens = 0
@@ -59,7 +63,7 @@ class TextPipeline:
     def push(self, token_ids: Sequence[int], finish: FinishReason | None) -> Piece:
         """Take the next tokens, and the end if the scheduler saw it. A stop string found wins over that end."""
         visible = token_ids
-        if finish is not None and finish.kind == "stop" and not self._keep_stop_token:
+        if finish is not None and finish.kind == "stop" and finish.matched is not None and not self._keep_stop_token:
             visible = token_ids[:-1]  # the stop token itself
         if self._matcher is None:
             return Piece(self._detokenizer.push(visible), len(token_ids), finish)

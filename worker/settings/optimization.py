@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -58,8 +58,8 @@ class OptimizationSettings(Settings):
     prefill_attention_backend: str | None = _option(None, "attention kernels of prefill", not_built=_KERNELS)
     decode_attention_backend: str | None = _option(None, "attention kernels of decode", not_built=_KERNELS)
     sampling_backend: str = _option("auto", "sampling kernels", not_built=_KERNELS)
-    grammar_backend: str = _option(
-        "auto", "library for structured output", not_built="structured output is not built, leave it out"
+    grammar_backend: Literal["auto", "xgrammar", "none"] = _option(
+        "auto", "library for structured output; auto is xgrammar, none refuses it"
     )
     enable_deterministic_inference: bool = _option(
         False,

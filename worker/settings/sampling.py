@@ -12,8 +12,6 @@ from common.settings.types import JsonObject
 
 _option = partial(option, category="Sampling and chat")
 
-_STRUCTURED = "structured output is not built, leave it out"
-
 
 class SamplingSettings(Settings):
     """Sampling and chat."""
@@ -57,10 +55,10 @@ class SamplingSettings(Settings):
     )
     enable_return_hidden_states: bool = _option(False, "hidden states in answers", not_built="leave it out")
     constrained_json_whitespace_pattern: str | None = _option(
-        None, "whitespace allowed in JSON answers", not_built=_STRUCTURED
+        None, "whitespace allowed in JSON answers", not_built="use --constrained-json-disable-any-whitespace"
     )
     constrained_json_disable_any_whitespace: bool = _option(
-        False, "no whitespace in JSON answers", not_built=_STRUCTURED
+        False, "no whitespace in JSON answers but one space behind each comma and colon"
     )
     file_storage_path: str | None = _option(None, "where uploaded files are kept", not_built="there is no upload")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from worker.engine.batch import RowAdmission
 from worker.engine.noise import uniform
 from worker.engine.sampler import argmax, sample
-from worker.engine.sampling_table import SamplingTable
+from worker.engine.sampling_table import Masked, SamplingTable
 from worker.sampling_params import SamplingParams
 
 EOS = 2
@@ -40,6 +40,8 @@ def expected_distribution(logits: np.ndarray, p: SamplingParams, outputs: tuple[
         logits[token] -= outputs.count(token) * p.frequency_penalty + p.presence_penalty
     if len(outputs) < p.min_new_tokens:
         logits[[EOS, *p.stop_token_ids]] = -np.inf
+    for token, bias in p.logit_bias.items():
+        logits[token] += bias
     if p.greedy:
         return np.eye(len(logits))[logits.argmax()]
     weights = np.exp((logits - logits.max()) / p.temperature)
@@ -72,6 +74,9 @@ CASES = {
     ),
     "rewards": SamplingParams(frequency_penalty=-0.6, presence_penalty=-0.5, repetition_penalty=0.7),
     "min_new_tokens": SamplingParams(min_new_tokens=9, stop_token_ids=(7, 8)),
+    "logit_bias": SamplingParams(logit_bias={5: 3.0, 40: -100.0, 41: -1.5}, top_k=20),
+    "greedy logit_bias": SamplingParams(temperature=0.0, logit_bias={3: 100.0, 4: 100.0}),
+    "bias against ids held back": SamplingParams(min_new_tokens=9, logit_bias={EOS: 100.0}, presence_penalty=0.5),
 }
 
 
@@ -98,6 +103,44 @@ def test_rows_of_a_batch_keep_their_own_parameters() -> None:
         table = make_table(*[params] * (row + 1))
         alone.append(int(sample(logits[row : row + 1].clone(), table.batch(np.array([row], np.int32)))[0]))
     assert together == alone
+
+
+def words_of(allowed: list[list[int]], vocab: int) -> np.ndarray:
+    """Bits of TokenMasks, by the definition."""
+    words = np.zeros((len(allowed), -(-vocab // 32)), np.uint32)
+    for line, ids in zip(words, allowed, strict=True):
+        for id_ in ids:
+            line[id_ // 32] |= np.uint32(1 << id_ % 32)
+    return words.view(np.int32)
+
+
+@pytest.mark.parametrize("params", [SamplingParams(temperature=0.0), SamplingParams(), SamplingParams(top_k=3)])
+def test_masks_leave_only_what_they_allow(params: SamplingParams) -> None:
+    """Rows 0 and 2 have a mask; the last word holds the sign bit and padding of the vocabulary."""
+    draws, allowed = 400, [[5, 31, 59], [32]]
+    logits = np.random.default_rng(4).normal(0, 2, VOCAB).astype(np.float32)
+    limited = np.full(VOCAB, -np.inf, np.float32)
+    limited[allowed[0]] = logits[allowed[0]]
+    seen = np.zeros(VOCAB)
+    for seed in range(draws):
+        table = SamplingTable(vocab_size=VOCAB, eos_token_ids=(EOS,), device=torch.device("cpu"))
+        table.admit(RowAdmission(row, params, 1000 * row + seed, ()) for row in range(3))
+        masked = Masked.of([0, 2], words_of(allowed, VOCAB), vocab_size=VOCAB, device=torch.device("cpu"))
+        batch = table.batch(np.arange(3, dtype=np.int32), masked)
+        tokens = sample(torch.from_numpy(logits).repeat(3, 1), batch).tolist()
+        assert tokens[2] == 32
+        seen[tokens[0]] += 1
+    probs = expected_distribution(limited, params)
+    assert not seen[probs == 0].any()
+    assert (np.abs(seen / draws - probs) <= 5 * np.sqrt(probs * (1 - probs) / draws) + 2 / draws).all()
+
+
+def test_a_bias_may_bring_back_nothing_that_a_mask_forbids() -> None:
+    table = make_table(SamplingParams(temperature=0.0, logit_bias={9: 100.0}))
+    masked = Masked.of([0], words_of([[4, 6]], VOCAB), vocab_size=VOCAB, device=torch.device("cpu"))
+    logits = torch.zeros((1, VOCAB))
+    logits[0, 6] = 1.0
+    assert sample(logits, table.batch(np.array([0], np.int32), masked)).tolist() == [6]
 
 
 def test_penalties_count_what_is_sampled_on_the_way() -> None:

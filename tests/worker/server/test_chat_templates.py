@@ -186,4 +186,4 @@ def test_bad_values_are_told_at_the_start(several_dir: Path, settings: dict[str,
 def test_the_models_own_template_is_kept_where_nothing_is_said(tokenizer_dir: Path) -> None:
     tokenizer = files(tokenizer_dir).tokenizer
     assert isinstance(tokenizer, Tokenizer)
-    assert tokenizer._hf.chat_template == CHAT_TEMPLATE
+    assert tokenizer.hugging_face.chat_template == CHAT_TEMPLATE

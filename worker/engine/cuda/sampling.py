@@ -1,6 +1,6 @@
 """Choice of tokens on the GPU. The pass itself has chosen greedily; what other requests want is put in its place.
 
-Random requests are drawn by one kernel without any wait. Those with penalties or ids held back take the way of
+Random requests are drawn by one kernel without any wait. Those that change the logits take the way of
 worker/engine/sampler.py, which copies small tensors to the GPU and so waits for it.
 """
 
@@ -12,12 +12,12 @@ from enum import IntEnum
 import numpy as np
 import torch
 
-from worker.engine.batch import ForwardBatch, RowAdmission
+from worker.engine.batch import ForwardBatch, RowAdmission, TokenMasks
 from worker.engine.cuda.passes import DevicePass, Int64s
 from worker.engine.cuda.staging import Staging
 from worker.engine.noise import uniform
 from worker.engine.sampler import sample
-from worker.engine.sampling_table import SamplingTable
+from worker.engine.sampling_table import Masked, SamplingTable
 from worker.layers.cuda.ops import CudaHead
 from worker.layers.cuda.sample import sample_into
 from worker.models.config import ModelConfig
@@ -31,7 +31,7 @@ class _Kind(IntEnum):
 
     GREEDY = 0
     RANDOM = 1  # drawn, nothing else
-    SPECIAL = 2  # penalties or ids held back
+    SPECIAL = 2  # changes the logits: penalties, biases, ids held back, a grammar's mask
 
 
 class CudaSampling:
@@ -55,7 +55,7 @@ class CudaSampling:
         """Set up rows; what they held before is void."""
         for admission in admissions:
             row, sampling = admission.row, admission.sampling
-            if sampling.has_penalties or sampling.min_new_tokens:
+            if sampling.adjusts_logits:
                 self._kind[row] = _Kind.SPECIAL
                 self._special.admit((admission,))
                 continue
@@ -73,7 +73,7 @@ class CudaSampling:
             return work.token_ids
         logits = self._head.latest(len(rows))
         self._draw(rows, np.flatnonzero(kinds == _Kind.RANDOM), logits, work)
-        self._sample_special(rows, np.flatnonzero(kinds == _Kind.SPECIAL), logits, work)
+        self._sample_special(batch, np.flatnonzero(kinds == _Kind.SPECIAL), logits, work)
         return work.token_ids
 
     def _draw(self, rows: np.ndarray, at: Int64s, logits: torch.Tensor, work: DevicePass) -> None:
@@ -95,13 +95,21 @@ class CudaSampling:
             self._staging.end()
         sample_into(logits, where, wanted, top_k, work.sampled_rows, work.token_ids, self._next_tokens)
 
-    def _sample_special(self, rows: np.ndarray, at: Int64s, logits: torch.Tensor, work: DevicePass) -> None:
+    def _sample_special(self, batch: ForwardBatch, at: Int64s, logits: torch.Tensor, work: DevicePass) -> None:
         if not len(at):
             return
-        chosen = rows[at]
+        sequences = work.sequences[at]
+        chosen = batch.rows[sequences]
         where = torch.from_numpy(at).to(logits.device)
-        tokens = sample(logits.index_select(0, where), self._special.batch(chosen))
+        masked = None if batch.masks is None else self._masked(batch.masks, sequences, logits.device)
+        tokens = sample(logits.index_select(0, where), self._special.batch(chosen, masked))
         self._special.record(chosen, tokens)
         fresh = tokens.to(torch.int32).where(work.token_ids.index_select(0, where) >= 0, -1)
         work.token_ids.index_copy_(0, where, fresh)
         self._next_tokens.index_copy_(0, work.sampled_rows.index_select(0, where).long(), fresh)
+
+    def _masked(self, masks: TokenMasks, sequences: Int64s, device: torch.device) -> Masked | None:
+        """`sequences` are those sampled here; all that have a mask are among them."""
+        place_of = {sequence: place for place, sequence in enumerate(sequences.tolist())}
+        places = [place_of[index] for index in masks.indices.tolist()]
+        return Masked.of(places, masks.allowed, vocab_size=self._vocab_size, device=device)

@@ -1,0 +1,75 @@
+"""Grammars for schedulers without xgrammar: an answer is a given list of tokens, compiled when the test says so."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from worker.grammar.base import CompiledGrammar, GrammarFault, GrammarState, Words
+from worker.sampling_params import GrammarAsked
+
+
+def tokens_asked(tokens: list[int]) -> GrammarAsked:
+    """Only these tokens, one after the other."""
+    return GrammarAsked(kind="regex", text=json.dumps(tokens), param="regex")
+
+
+@dataclass
+class _State:
+    tokens: list[int]
+    at: int = 0
+
+    @property
+    def ended(self) -> bool:
+        return self.at == len(self.tokens)
+
+    @property
+    def allowed(self) -> Words:
+        words = np.zeros(2, np.uint32)
+        words[self.tokens[self.at] // 32] = 1 << self.tokens[self.at] % 32
+        return words.view(np.int32)
+
+    def accept(self, token: int) -> None:
+        if token != self.tokens[self.at]:
+            raise GrammarFault(f"The token {token} is not allowed.")
+        self.at += 1
+
+
+@dataclass
+class _Grammar:
+    tokens: list[int]
+
+    def start(self, held_back: tuple[int, ...], num_held_back: int) -> GrammarState:
+        if not self.tokens:
+            raise GrammarFault("No answer is possible.")
+        return _State(self.tokens)
+
+
+@dataclass
+class FakeGrammarCompiler:
+    """`instant`: grammars are ready at once; otherwise `finish` makes them so."""
+
+    instant: bool = True
+    asked: list[tuple[GrammarAsked, Future[CompiledGrammar]]] = field(default_factory=list)
+
+    def compile(self, asked: GrammarAsked) -> Future[CompiledGrammar]:
+        future: Future[CompiledGrammar] = Future()
+        self.asked.append((asked, future))
+        if self.instant:
+            self.finish()
+        return future
+
+    def finish(self) -> None:
+        """All that was asked for is compiled now."""
+        for asked, future in self.asked:
+            if not future.done():
+                try:
+                    future.set_result(_Grammar(json.loads(asked.text)))
+                except ValueError:
+                    future.set_exception(GrammarFault("It is no list."))
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,184 @@
+"""xgrammar as the GrammarCompiler. It and the model's tokenizer are loaded when the first grammar is asked for, which
+takes seconds, in the compiler's own thread."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+
+from common.errors import UserError
+from worker.engine.batch import RunnerInfo
+from worker.grammar.base import CompiledGrammar, GrammarFault, GrammarState, Words
+from worker.sampling_params import GrammarAsked
+
+log = logging.getLogger(__name__)
+
+CACHED_GRAMMARS = 256
+MAX_WHITESPACE = 24  # characters in a row; some models would write nothing else
+_THREADS = 2
+_WORD_BITS = 32
+_NO_PACKAGE = "This server has no package xgrammar, which grammars need; install 'canopy-serve[structured]' there."
+_STUCK = "The grammar allows no further token after {count} tokens of the answer."
+_NO_BEGINNING = "The grammar allows no answer that this model's tokens could write."
+
+
+class XGrammarCompiler:
+    """Grammars over the tokens of one model."""
+
+    def __init__(self, tokenizer_path: str, info: RunnerInfo, *, free_whitespace: bool) -> None:
+        """`free_whitespace`: JSON may have any between its parts, as models like to write it; otherwise one space."""
+        self._tokenizer_path = tokenizer_path
+        self._whitespace: dict[str, int] = {"any_whitespace": free_whitespace}
+        if free_whitespace:
+            self._whitespace["max_whitespace_cnt"] = MAX_WHITESPACE
+        self._info = info
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="grammar")
+        self._known: OrderedDict[tuple[str, str], Future[CompiledGrammar]] = OrderedDict()
+
+    def compile(self, asked: GrammarAsked) -> Future[CompiledGrammar]:
+        key = (asked.kind, asked.text)
+        future = self._known.get(key)
+        if future is None:
+            future = self._known[key] = self._pool.submit(self._compile, asked)
+            while len(self._known) > CACHED_GRAMMARS:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        return future
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _compile(self, asked: GrammarAsked) -> CompiledGrammar:
+        if find_spec("xgrammar") is None:
+            raise GrammarFault(_NO_PACKAGE)
+        try:
+            compiled = _compiled(self._xgrammar, asked, self._whitespace)
+        except (RuntimeError, ValueError, TypeError) as error:  # xgrammar raises these for what it cannot read
+            raise GrammarFault(f"It cannot be followed: {_first_sentence(error)}") from None
+        return _Grammar(compiled, -(-self._info.vocab_size // _WORD_BITS), self._info.eos_token_ids)
+
+    @cached_property
+    def _xgrammar(self) -> Any:
+        """Made in a thread of the pool, by whoever comes first; a second one made at the same time does no harm."""
+        import xgrammar
+
+        from common.model_tokenizer import ModelTokenizer
+
+        try:
+            tokenizer = ModelTokenizer.load(self._tokenizer_path).hugging_face
+        except UserError as error:
+            raise GrammarFault(str(error)) from None
+        tokens = xgrammar.TokenizerInfo.from_huggingface(
+            tokenizer, vocab_size=self._info.vocab_size, stop_token_ids=list(self._info.eos_token_ids)
+        )
+        return xgrammar.GrammarCompiler(tokens, max_threads=1, cache_enabled=False)
+
+
+def _compiled(compiler: Any, asked: GrammarAsked, whitespace: Mapping[str, int]) -> Any:
+    match asked.kind:
+        case "json":
+            return compiler.compile_json_schema('{"type": "object"}', strict_mode=False, **whitespace)
+        case "json_schema":
+            return compiler.compile_json_schema(asked.text, **whitespace)
+        case "regex":
+            return compiler.compile_regex(asked.text)
+        case "ebnf":
+            return compiler.compile_grammar(asked.text)
+        case "structural_tag":
+            return compiler.compile_structural_tag(_structural_tag(json.loads(asked.text)))
+
+
+def _structural_tag(tag: dict[str, Any]) -> Any:
+    """xgrammar's form of a tag; SGLang's older one, with structures and triggers, is changed into it."""
+    if "structures" not in tag:
+        return tag
+    tags = [
+        {
+            "type": "tag",
+            "begin": each["begin"],
+            "content": {"type": "json_schema", "json_schema": each.get("schema", {})},
+            "end": each["end"],
+        }
+        for each in tag["structures"]
+    ]
+    return {"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": tag["triggers"], "tags": tags}}
+
+
+def _first_sentence(error: Exception) -> str:
+    """xgrammar's text without the place in its source."""
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    _, _, told = text.partition(": ") if text.startswith("[") else ("", "", text)
+    return f"{told[:300].rstrip('. ')}."
+
+
+@dataclass(frozen=True, slots=True)
+class _Grammar:
+    """A compiled grammar. `num_words`: of a mask over the model's vocabulary."""
+
+    compiled: Any
+    num_words: int
+    eos_token_ids: tuple[int, ...]
+
+    def start(self, held_back: Sequence[int], num_held_back: int) -> GrammarState:
+        import xgrammar
+
+        matcher = xgrammar.GrammarMatcher(self.compiled, terminate_without_stop_token=not self.eos_token_ids)
+        return _State(matcher, self.num_words, _words_of(held_back, self.num_words), num_held_back)
+
+
+class _State:
+    def __init__(self, matcher: Any, num_words: int, held_back: Words, num_held_back: int) -> None:
+        self._matcher = matcher
+        self._held_back = held_back
+        self._num_held_back = num_held_back
+        self._count = 0
+        self._words = np.zeros((1, num_words), np.int32)
+        self._tensor = torch.from_numpy(self._words)
+        self._fill()
+        if not self.allowed.any():
+            raise GrammarFault(_NO_BEGINNING)
+
+    @property
+    def ended(self) -> bool:
+        return bool(self._matcher.is_terminated())
+
+    @property
+    def allowed(self) -> Words:
+        words: Words = self._words[0]
+        return words
+
+    def accept(self, token: int) -> None:
+        self._count += 1
+        if not self._matcher.accept_token(token):
+            raise GrammarFault(f"The token {token} is not allowed at token {self._count} of the answer.")
+        if self.ended:
+            return
+        self._fill()
+        if not self.allowed.any():
+            raise GrammarFault(_STUCK.format(count=self._count))
+
+    def _fill(self) -> None:
+        self._matcher.fill_next_token_bitmask(self._tensor, 0)
+        if self._count < self._num_held_back:
+            others = self._words & ~self._held_back
+            if others.any():
+                self._words[:] = others
+
+
+def _words_of(ids: Sequence[int], num_words: int) -> Words:
+    """The mask with the bits of these ids."""
+    words = np.zeros(num_words, np.uint32)
+    for id_ in ids:
+        words[id_ // _WORD_BITS] |= np.uint32(1 << id_ % _WORD_BITS)
+    signed: Words = words.view(np.int32)
+    return signed
