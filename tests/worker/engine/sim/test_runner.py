@@ -87,9 +87,9 @@ def test_weights_that_do_not_fit_are_refused() -> None:
 
 def test_it_needs_neither_weights_nor_torch(tmp_path: Path) -> None:
     code = (
-        "import sys; from worker.config import WorkerSettings; from worker.engine.factory import create_runner\n"
-        "runner = create_runner(WorkerSettings(model_path=sys.argv[1], device='sim'))\n"
-        "print(runner.info.device, 'torch' in sys.modules)"
+        "import sys; from worker.assembly import running_scheduler; from worker.config import WorkerSettings\n"
+        "with running_scheduler(WorkerSettings(model_path=sys.argv[1], device='sim'), print) as scheduler:\n"
+        "    print(scheduler.ready_message().device, 'torch' in sys.modules)"
     )
     (tmp_path / "config.json").write_text(llama_config())
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
