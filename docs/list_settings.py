@@ -9,13 +9,21 @@ import sys
 from pathlib import Path
 
 from common.settings.reference import reference
+from deploy.fleet.apply import ApplySettings
+from deploy.fleet.scale import ScaleSettings
 from deploy.serve_settings import FleetSettings
 from gateway.config import GatewaySettings
 from worker.config import WorkerSettings
 
 TARGET = Path(__file__).parent / "server-arguments.md"
 BEGIN, END = "<!-- settings: begin, written by make docs -->\n", "<!-- settings: end -->\n"
-PROGRAMS = (("canopy worker", WorkerSettings), ("canopy gateway", GatewaySettings), ("canopy serve", FleetSettings))
+PROGRAMS = (
+    ("canopy worker", WorkerSettings),
+    ("canopy gateway", GatewaySettings),
+    ("canopy serve", FleetSettings),
+    ("canopy serve --cluster", ApplySettings),
+    ("canopy scale", ScaleSettings),
+)
 
 
 def main(argv: list[str]) -> int:

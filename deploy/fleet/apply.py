@@ -54,7 +54,10 @@ def main(argv: Sequence[str], env: Mapping[str, str], *, worker_command: list[st
     if target is None:
         return run_fleet(fleet, env, worker_command=worker_command)
     if target.token_file:  # a fleet of this machine
-        fleet = msgspec.structs.replace(fleet, models=tuple(prepared(model) for model in fleet.models))
+        port = validated(GatewaySettings, fleet.gateway).port
+        fleet = msgspec.structs.replace(
+            fleet, models=tuple(prepared(model) for model in fleet.models), gateway={**fleet.gateway, "port": port}
+        )
     progress = Progress(MonotonicClock(), log_format="json" if fleet.gateway.get("log_format") == "json" else "text")
     with connected(target):
         controller = _controller(target, fleet)

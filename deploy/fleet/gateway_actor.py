@@ -31,6 +31,7 @@ from gateway.config import GatewaySettings
 GATEWAY_ACTOR = "canopy-gateway"
 _PLAN_KEY = "canopy-gateway-plan"
 _TEND_S = 0.25
+_RETRY_S = 5.0
 _LISTEN_TIMEOUT_S = 60.0
 _LISTEN_POLL_S = 0.1
 _DRAIN_MARGIN_S = 5.0  # beyond the gateway's own grace time
@@ -61,6 +62,7 @@ class GatewayActor:
         )
         self._message = ""
         self._is_changing = False
+        self._retiring: asyncio.Task[None] | None = None  # the end of the gateway before this one
         self._tending = asyncio.create_task(self._tend())
 
     async def change(self, values: dict[str, Any]) -> str:
@@ -70,20 +72,14 @@ class GatewayActor:
         try:
             new = self._process.successor(_complete(values))
             if not new.can_run_beside(self._process):
-                await self._stop_old()
-            fault = await _start(new)
-            if fault:
+                await self._stop(self._process)
+            if fault := await _start(new):
                 return fault
-            await self._stop_old()
+            self._retiring = asyncio.create_task(self._stop(self._process))
             self._process, self._message = new, ""
             return ""
         finally:
             self._is_changing = False
-
-    async def stop(self, grace_s: float) -> None:
-        """Let the gateway finish what it has, at most `grace_s`."""
-        self._is_changing = True
-        await asyncio.to_thread(self._process.stop, grace_s)
 
     async def status(self) -> bytes:
         """A GatewayStatus."""
@@ -91,15 +87,19 @@ class GatewayActor:
         status = GatewayStatus(url=self._process.url, ready_workers=ready, message=self._message)
         return msgspec.msgpack.encode(status)
 
-    async def _stop_old(self) -> None:
-        grace_s = self._process.settings.shutdown_grace_s
-        await asyncio.to_thread(self._process.stop, grace_s + _DRAIN_MARGIN_S)
+    async def _stop(self, process: GatewayProcess) -> None:
+        await asyncio.to_thread(process.stop, process.settings.shutdown_grace_s + _DRAIN_MARGIN_S)
 
     async def _tend(self) -> None:
         self._message = await _start(self._process)
         while True:
             await asyncio.sleep(_TEND_S)
-            if not self._is_changing:
+            if self._is_changing:
+                continue
+            if self._process.pid is None:  # the port could not be had
+                await asyncio.sleep(_RETRY_S)
+                self._message = await _start(self._process)
+            else:
                 self._look()
 
     def _look(self) -> None:

@@ -60,7 +60,8 @@ class WorkerProcess:
         except (UserError, PreparationError, OSError) as fault:
             self._finish(Ending(reason=str(fault), code=_code_of(fault), log_tail=[str(fault)]))
             return
-        self._start_tree({**self._spec.settings, **model_path, "host": self._spec.host or self._node})
+        grace = {"shutdown_grace_s": self._spec.drain_timeout_s}  # unless the settings say otherwise
+        self._start_tree({**grace, **self._spec.settings, **model_path, "host": self._spec.host or self._node})
 
     def _prepare(self) -> dict[str, str]:
         """Blocking: the directory that this node makes of the model, where the settings do not name one."""

@@ -22,7 +22,7 @@ from deploy.guard import guarded
 from tests.helpers.processes import assert_all_end, command_of, is_running, wait_until
 
 ROOT = Path(__file__).parents[2]
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 240.0
 ATTEMPTS = 3
 HEAD_ADDRESS = "127.0.0.2"
 _OBJECT_STORE_BYTES = 80 * 2**20

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.cluster.conftest import ClusterFleet
-from tests.helpers.ray_cluster import RayCluster, ray_cluster
+from tests.helpers.ray_cluster import HEAD_ADDRESS, RayCluster, ray_cluster
 
 pytestmark = [pytest.mark.ray_cluster, pytest.mark.timeout(300)]
 
@@ -25,7 +25,7 @@ sys.exit(cli.main(sys.argv[1:]))
 @pytest.fixture(scope="module")
 def tiny(sim_model: Path) -> Iterator[ClusterFleet]:
     """One replica on one node."""
-    with ray_cluster("127.0.0.3") as cluster:
+    with ray_cluster(head_cpus=8) as cluster:
         fleet = ClusterFleet(cluster, sim_model, replicas=1)
         fleet.apply()
         fleet.wait_ready(1)
@@ -55,7 +55,7 @@ def test_bad_input_is_refused_and_the_fleet_is_as_it_was(tiny: ClusterFleet) -> 
                 tiny.description(replicas=99),
                 "canopy: The fleet needs 99 CPUs (tiny 99), the cluster has 8: 91 missing; add ",
             ),
-            (tiny.description(model="/no/such/model"), "canopy: Node 127.0.0.3: There is no model at /no/such/model"),
+            (tiny.description(model="/no/such/model"), f"canopy: Node {HEAD_ADDRESS}: There is no model at /no/such/model"),
             (
                 {**tiny.description(), "gateway": elsewhere},
                 f"canopy: gateway: Cannot listen on 127.0.0.1:{port}: address already in use",

@@ -24,8 +24,8 @@ REPLICAS = 4
 
 @pytest.fixture(scope="module")
 def tiny(sim_model: Path) -> Iterator[ClusterFleet]:
-    """Four replicas on two nodes."""
-    with ray_cluster("127.0.0.3", "127.0.0.4") as cluster:
+    """Four replicas on one node, which has room for more."""
+    with ray_cluster(head_cpus=8) as cluster:
         fleet = ClusterFleet(cluster, sim_model, replicas=REPLICAS)
         fleet.apply()
         fleet.wait_ready(REPLICAS)
