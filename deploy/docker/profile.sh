@@ -1,0 +1,2 @@
+# For login shells, which set PATH anew.
+PATH=/opt/canopy/venv/bin:$PATH
