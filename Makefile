@@ -13,7 +13,7 @@ PORT ?= 8000
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint test test-long test-gpu test-cluster test-observe test-clients bench-router test-chaos tools browser observe serve status docs clean
+.PHONY: help setup fmt lint wheel cluster-tools test test-long test-gpu test-cluster test-observe test-clients bench-router test-chaos tools browser observe serve status docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,12 @@ test-clients: $(STAMP) ## The API through real clients, fuzzing and evaluation
 
 bench-router: $(STAMP) ## Routing beside sglang-router and smg (installs them under .cache): about 10 minutes
 	@$(BIN)/canopy bench router --install --data-path $(ARGS)
+
+wheel: $(STAMP) ## dist/canopy_serve-*.whl: what images and cluster nodes install
+	@rm -rf dist && $(BIN)/pip wheel -q --no-deps --wheel-dir dist . && ls dist
+
+cluster-tools: ## Debian packages for test-cluster: sshd, rsync, sudo, nftables (needs root)
+	@apt-get install -y -qq iproute2 nftables openssh-server rsync sudo systemd
 
 lint: $(STAMP) ## Style, types and import contracts
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet .
