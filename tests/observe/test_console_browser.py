@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.browser import chromium
+from tests.helpers.certificates import make_certificate
 from tests.helpers.gateway_harness import RunningGateway, running_gateway
 from tests.helpers.lively_fleet import WORDS, LivelyWorker, chats, lively_workers
 
@@ -53,12 +54,17 @@ class Console:
 
 @contextlib.asynccontextmanager
 async def open_console(
-    browser: Any, gateway: RunningGateway, size: tuple[int, int] = DESKTOP, scheme: str = "light"
+    browser: Any,
+    gateway: RunningGateway,
+    size: tuple[int, int] = DESKTOP,
+    scheme: str = "light",
+    protocol: str = "http",
 ) -> AsyncIterator[Console]:
-    context = await browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
+    viewport = {"width": size[0], "height": size[1]}
+    context = await browser.new_context(viewport=viewport, color_scheme=scheme, ignore_https_errors=True)
     try:
         console = Console(await context.new_page())
-        await console.page.goto(f"http://127.0.0.1:{gateway.port}/console")
+        await console.page.goto(f"{protocol}://127.0.0.1:{gateway.port}/console")
         yield console
     finally:
         await context.close()
@@ -157,6 +163,20 @@ async def test_drain_needs_the_admin_key(browser: Any) -> None:
         await page.click("#flush")
         await page.click("#confirm-go")
         await console.until("document.querySelector('#toast').textContent.includes('empty')")
+        assert not console.faults
+
+
+async def test_behind_tls(browser: Any, tmp_path: Path) -> None:
+    own = make_certificate(tmp_path, "gateway")
+    files = {"ssl_certfile": str(own.cert), "ssl_keyfile": str(own.key)}
+    async with (
+        lively_workers(1) as workers,
+        running_gateway(workers, **files) as gateway,
+        open_console(browser, gateway, protocol="https") as console,
+    ):
+        await console.until("document.querySelector('#link').dataset.state === 'live'")
+        await console.page.click("#ideas button")
+        await console.until("document.querySelector('.say.model')?.textContent.includes('need not')")
         assert not console.faults
 
 

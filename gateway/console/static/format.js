@@ -19,7 +19,7 @@ export function duration(ms) {
 
 export function percent(share) {
   if (share === null || share === undefined) return NONE;
-  return `${Math.round(share * 100)}%`;
+  return share > 0 && share < 0.005 ? "<1%" : `${Math.round(share * 100)}%`;
 }
 
 export function clock(unixSeconds) {

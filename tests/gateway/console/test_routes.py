@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 from typing import Any
 
 import httpx
@@ -110,3 +111,22 @@ async def test_one_console_sees_all_processes() -> None:
             assert {key.partition(".")[0] for key in seen} == {"0", "1", "2"} and len(seen) == 30
             watcher.cancel()
             await asyncio.gather(watcher, return_exceptions=True)
+
+
+@pytest.mark.observe
+async def test_viewers_do_not_hold_up_the_end() -> None:
+    async with (
+        gateway_process("--worker-urls", "http://127.0.0.1:9") as (process, url),
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=20) as client,
+        client.stream("GET", "/console/events") as answer,
+    ):
+        lines = answer.aiter_lines()
+        while not (await anext(lines)).startswith("data: "):
+            pass
+        process.send_signal(signal.SIGTERM)
+        rest = [line async for line in lines]
+        assert "event: bye" in rest
+        assert await asyncio.wait_for(process.wait(), 10) == 0
+        assert process.stderr is not None
+        log = (await process.stderr.read()).decode()
+        assert "Traceback" not in log and "ERROR" not in log, log
