@@ -19,7 +19,9 @@ def fault(
     extra: dict[str, Any] | None = None,
 ) -> JSONResponse:
     """An answer with OpenAI's error body; `extra` stands beside `error`."""
-    headers = {"retry-after": str(retry_after_s)} if retry_after_s is not None else None
+    headers = {"retry-after": str(retry_after_s)} if retry_after_s is not None else {}
+    if status == 413:
+        headers["connection"] = "close"  # the rest of the body is not read
     body = error_body(status, message, param=param, code=code) | (extra or {})
     return JSONResponse(body, status_code=status, headers=headers)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from gateway.resilience.guard import ReplicaGuard, Standing
 from gateway.resilience.outcomes import Outcome
 
 _LOG = logging.getLogger("gateway.registry")
+_HOST = re.compile(r"[\w.:%-]+")  # a name, or an address without its brackets
 _LARGE_FLEET, _PAUSE_S = 100, 20e-6  # workers; seconds a worker between two snapshots for the sake of standings
 
 
@@ -48,7 +50,8 @@ def check_url(url: str) -> str:
         port = parts.port
     except ValueError:
         raise ValueError(f"{url!r} is not a worker URL: its port is not a number below 65536") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    is_host = _HOST.fullmatch(parts.hostname or "") and url.isprintable()  # urlsplit leaves out what is not
+    if parts.scheme not in ("http", "https") or not is_host or port == 0:
         raise ValueError(f"{url!r} is not a worker URL; write http://host:port")
     if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
         raise ValueError(f"{url!r} is not a worker URL: give only scheme, host and port")

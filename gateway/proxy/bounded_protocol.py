@@ -10,12 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from httptools import HttpParserError
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.proxy.endpoints import refusal
 from gateway.proxy.http1 import MAX_HEAD_BYTES
 
+_LINE_BYTES = 4  # of a header line beside name and value
 _MIN_BYTES_PER_S = 16 * 1024  # of a body, once its time-out is over
+
+
+class Refused(HttpParserError):
+    """Raised out of a parser's callback: the request was refused, and nothing behind it is to be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _in_request = False  # the parser has seen a request's begin and not its end
     _in_head = False  # ... and its head is not complete
     _head_bytes = 0  # of it, in earlier reads
+    _read_bytes = 0  # of this read
     _body_bytes_read = 0  # of the request that is being read
     _read_since_s: float | None = None  # when the sweep first saw that we wait for the rest of a request
 
@@ -57,8 +64,17 @@ class BoundedProtocol(HttpToolsProtocol):
         self._read_since_s, self._silent = None, False
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self.head_complete()
         super().on_headers_complete()
+
+    def head_complete(self) -> None:
+        """A request's head is there. Raises Refused if it is too large."""
+        self._in_head = False
+        if self._head_bytes + self._read_bytes > MAX_HEAD_BYTES:  # with what may have come behind it
+            size = len(self.url) + sum(len(name) + len(value) + _LINE_BYTES for name, value in self.headers)
+            if size > MAX_HEAD_BYTES:
+                self.refuse_head()
+                raise Refused
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes_read += len(body)
@@ -69,6 +85,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def data_received(self, data: bytes) -> None:
+        self._read_bytes = len(data)
         super().data_received(data)
         if self._in_head:
             self.bound_head(len(data))
@@ -77,10 +94,16 @@ class BoundedProtocol(HttpToolsProtocol):
         """So much was read, and the head is not complete."""
         self._head_bytes += read_bytes
         if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self.refuse(431, f"The request head is larger than {MAX_HEAD_BYTES} bytes.")
+            self.refuse_head()
+
+    def refuse_head(self) -> None:
+        """It is too large."""
+        self.refuse(431, f"The request head is larger than {MAX_HEAD_BYTES} bytes.")
 
     def send_400_response(self, msg: str) -> None:
-        self.refuse(400, msg)
+        """The parser gave up; perhaps because of what we have refused already."""
+        if not self.transport.is_closing():
+            self.refuse(400, msg)
 
     def check_time(self, now_s: float) -> None:
         """Close the connection if it makes us wait for a request's bytes for too long."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from gateway.admission.keys import Access, Keyring
-from gateway.proxy.bounded_protocol import BoundedProtocol
+from gateway.proxy.bounded_protocol import BoundedProtocol, Refused
 from gateway.proxy.downstream import respond
 from gateway.proxy.endpoints import GENERATE_PATHS, head_of, inbound_of, refusal, request_id_of, too_large
 from gateway.proxy.exchange import Exchange
@@ -210,7 +210,7 @@ class HotProtocol(BoundedProtocol):
 
     def on_headers_complete(self) -> None:
         first_read, self._first_read = self._first_read, b""
-        self._in_head = False
+        self.head_complete()
         path, _, query = self.url.partition(b"?")
         parser = self.parser
         if (
@@ -223,6 +223,7 @@ class HotProtocol(BoundedProtocol):
             and not parser.should_upgrade()
             and not (self.browsers and any(name == b"origin" for name, _ in self.headers))
         ):
+            self._bound_body()
             head = head_of("POST", path.decode(), query, self.headers)
             keep_alive = parser.should_keep_alive()
             if first_read and keep_alive:
@@ -231,6 +232,13 @@ class HotProtocol(BoundedProtocol):
             self.cycle = self._hot  # type: ignore[assignment]
         else:
             self._take_the_usual_way()
+
+    def _bound_body(self) -> None:
+        """Refuse at once what says that it will be far too large. Raises Refused."""
+        length = next((value for name, value in self.headers if name == b"content-length"), b"0")
+        if int(length) > 2 * self.max_body_bytes:
+            self.refuse(413, too_large(self.max_body_bytes))
+            raise Refused
 
     def _take_the_usual_way(self) -> None:
         """Give uvicorn what its own on_message_begin would have prepared."""

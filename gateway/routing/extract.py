@@ -62,11 +62,26 @@ def _fields(body: bytes) -> dict[str, Any]:
 
 
 def _with_constants(body: bytes) -> Any:
-    """A body that is JSON but for NaN and Infinity, or None. It goes on to a worker, which names the field."""
+    """A body that is JSON but for NaN and Infinity, or None. It goes on to a worker, which names the field. Half a
+    surrogate pair is no text, for whoever reads it."""
     try:
-        return json.loads(body)
+        fields = json.loads(body)
+        json.dumps(fields, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
+    return fields
+
+
+def _dumped(value: Any) -> bytes:
+    """Any value that was read from a body, the same for equal ones: also numbers and depths that orjson only reads."""
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        pass
+    try:
+        return json.dumps(value).encode()
+    except RecursionError:
+        return b"..."
 
 
 def _model(fields: dict[str, Any]) -> str | None:
@@ -89,7 +104,7 @@ def _prompt(fields: dict[str, Any]) -> tuple[bytes, int, int, bool]:
 
 def _render_chat(messages: list[Any], tools: Any) -> bytes:
     """Tools first, as chat templates have them; then role and content of each message."""
-    parts: list[bytes] = [orjson.dumps(tools), _RECORD] if tools else []
+    parts: list[bytes] = [_dumped(tools), _RECORD] if tools else []
     for message in messages:
         if not isinstance(message, dict):
             continue
@@ -98,7 +113,7 @@ def _render_chat(messages: list[Any], tools: Any) -> bytes:
         parts.append(_FIELD)
         parts.append(content.encode() if isinstance(content, str) else _render_parts(content))
         if "tool_calls" in message:
-            parts += (_FIELD, orjson.dumps(message["tool_calls"]))
+            parts += (_FIELD, _dumped(message["tool_calls"]))
         parts.append(_RECORD)
     return b"".join(parts)
 
@@ -106,11 +121,11 @@ def _render_chat(messages: list[Any], tools: Any) -> bytes:
 def _render_parts(content: Any) -> bytes:
     """A content list: text as text; images and the like by their JSON, so that different ones differ."""
     if not isinstance(content, list):
-        return b"" if content is None else orjson.dumps(content)
+        return b"" if content is None else _dumped(content)
     rendered = []
     for part in content:
         text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
-        rendered.append(text.encode() if isinstance(text, str) else _PART_MARK + _short(orjson.dumps(part)))
+        rendered.append(text.encode() if isinstance(text, str) else _PART_MARK + _short(_dumped(part)))
     return b"".join(rendered)
 
 
@@ -152,4 +167,4 @@ def _pack(ids: list[Any]) -> bytes:
 def _salt(fields: dict[str, Any]) -> bytes:
     """What keeps equal prompts apart in a worker's cache."""
     salts = [value for name in _SALTS if (value := fields.get(name)) is not None]
-    return orjson.dumps(salts) + _RECORD if salts else b""
+    return _dumped(salts) + _RECORD if salts else b""

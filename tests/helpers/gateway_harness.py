@@ -49,9 +49,11 @@ class RunningGateway:
         return RawClient(reader, writer)
 
     def metric(self, name: str, **labels: str) -> float:
-        """The value of one sample of canopy_gateway_*; 0 if it is not there."""
-        registry = self.gateway.forwarder.metrics.registry
-        return registry.get_sample_value(f"canopy_gateway_{name}", labels) or 0.0
+        """The sum of the samples of canopy_gateway_* with these labels, whatever their others; 0 if there is none."""
+        families = self.gateway.forwarder.metrics.registry.collect()
+        samples = (sample for family in families for sample in family.samples)
+        wanted = labels.items()
+        return sum(s.value for s in samples if s.name == f"canopy_gateway_{name}" and wanted <= s.labels.items())
 
     @property
     def inflight(self) -> int:

@@ -119,6 +119,14 @@ def test_drained_workers_get_nothing_and_go_when_idle() -> None:
     assert registry.drain(A) is None and registry.remove(A) is None
 
 
+@pytest.mark.parametrize(
+    "url", ["http://h o:1", "http://h\r\nx:1", "http://h:0", "http://h\t:1", "http://h<:1", "http://:1", "HTTP"]
+)
+def test_places_where_no_worker_can_be(url: str) -> None:
+    with pytest.raises(ValueError, match="is not a worker URL"):
+        check_url(url)
+
+
 def test_illegal_transitions_are_refused() -> None:
     for before in WorkerStatus:
         for after in WorkerStatus:

@@ -36,6 +36,32 @@ async def test_large_heads_are_431(fast_path: bool, path: str) -> None:
         assert (await error_of(client))[0] == 431
 
 
+@pytest.mark.parametrize("path", [CHAT, "/workers"])
+@pytest.mark.parametrize("lines", [[b"x-filler: " + b"x" * 66_000], [b"x-%d: y" % number for number in range(8000)]])
+async def test_large_heads_are_431_also_if_they_come_at_once(fast_path: bool, path: str, lines: list[bytes]) -> None:
+    """The parser is given the end of the head before anybody counts."""
+    async with FakeWorker() as worker, running_gateway([worker], fast_path=fast_path) as gateway:
+        for body in (b"", b"[1]"):
+            client = await gateway.raw()
+            head = [f"POST {path} HTTP/1.1".encode(), b"host: g", b"content-length: %d" % len(body), *lines]
+            await client.send(b"\r\n".join(head) + b"\r\n\r\n" + body)
+            assert (await error_of(client))[0] == 431
+        client = await gateway.raw()  # a large body is no large head
+        await client.send(request_bytes(b"[" + b" " * 200_000 + b"1]", path))
+        assert (await client.response())[0] in (400, 413)
+        client.close()
+        assert not worker.requests
+
+
+@pytest.mark.parametrize("path", [CHAT, "/tokenize", "/abort_request"])
+async def test_who_announces_far_too_much_is_refused_at_once(fast_path: bool, path: str) -> None:
+    async with running_gateway([], fast_path=fast_path, max_body_bytes=1024) as gateway:
+        client = await gateway.raw()
+        await client.send(f"POST {path} HTTP/1.1\r\nhost: g\r\ncontent-length: 99999999\r\n\r\n".encode())
+        status, message = await error_of(client)
+        assert (status, message) == (413, "The request body is larger than 1024 bytes.")
+
+
 async def test_what_is_no_http_is_400(fast_path: bool) -> None:
     async with running_gateway([], fast_path=fast_path) as gateway:
         client = await gateway.raw()

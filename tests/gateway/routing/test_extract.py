@@ -140,3 +140,23 @@ def test_keys_and_targets_come_from_headers() -> None:
     assert read((b"x-smg-target-worker", b"1")) == (b"", "1")
     assert read((b"x-canopy-target-worker", b"w:80"), (b"x-session-id", b"")) == (b"", "w:80")
     assert len(read((b"x-session-id", b"s" * 5000))[0]) == 512
+
+
+DEEP = '{"messages": [{"role": "user", "content": "x"}], "tools": ' + "[" * 300 + "]" * 300 + "}"
+LARGE = '{"messages": [{"role": "user", "content": "x"}], "top_p": NaN, "tools": [' + "9" * 60 + "]}"
+
+
+@pytest.mark.parametrize(
+    "body", [DEEP, LARGE, DEEP.replace("tools", "cache_salt"), LARGE.replace("tools", "cache_salt")]
+)
+def test_whatever_can_be_read_can_be_rendered(body: str) -> None:
+    """Depths and numbers that orjson reads, or json does, and orjson does not write."""
+    route = extract(body.encode())
+    assert route.text and extract(body.encode()).text == route.text
+    assert extract(body.replace('"x"', '"y"').encode()).text != route.text
+
+
+def test_half_a_surrogate_pair_is_refused_as_what_it_is() -> None:
+    with pytest.raises(BodyFault, match="surrogate"):
+        extract(b'{"messages": [{"role": "user", "content": "\\ud800"}]}')
+    assert extract(b'{"messages": [{"role": "user", "content": "\\ud83d\\ude00"}]}').text
