@@ -67,6 +67,7 @@ class RequestMetrics(Collector):
         bounds = buckets or Buckets()
         self._ttft_bounds_s = bounds.ttft_s
         self._kinds = {stream: _Kind(bounds) for stream in (False, True)}
+        self._structured = 0
         self._finished = Counter(dict.fromkeys(FINISH_REASONS, 0))
         self._itl_s = Histogram(bounds.itl_s)
         self._tpot_s = Histogram(bounds.itl_s)
@@ -98,6 +99,7 @@ class RequestMetrics(Collector):
         kind.e2e_s.observe(e2e_s)
         kind.generation_tokens += num_outputs
         self._finished[answer.finish.kind] += 1
+        self._structured += answer.request.sampling.grammar is not None
         if answer.last is not None:
             prompt_tokens, cached_tokens = answer.last.prompt_tokens, answer.last.cached_tokens
             kind.prompt_tokens += prompt_tokens
@@ -119,6 +121,8 @@ class RequestMetrics(Collector):
         ):
             values = {_bool(stream): float(getattr(kind, field)) for stream, kind in self._kinds.items()}
             yield counter(f"canopy_{name}", text, values, "stream", model)
+        text = "Sequences of them whose output had to match a schema or grammar"
+        yield counter("canopy_structured_requests", text, self._structured, "", model)
         aborted = self._finished["abort"]
         yield counter("canopy_num_aborted_requests", "Sequences that ended before their answer did", aborted, "", model)
         yield counter("canopy_finished_requests", "Sequences that ended, by reason", self._finished, "reason", model)

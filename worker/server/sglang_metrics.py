@@ -47,6 +47,7 @@ FRONTEND_NAMES: dict[str, tuple[_Name, ...]] = {
     "generation_tokens": (_Name("generation_tokens"),),
     "cached_tokens": (_Name("cached_tokens", labels=(("cache_source", "device"),), dropped=("stream",)),),
     "num_aborted_requests": (_Name("num_aborted_requests"),),
+    "structured_requests": (_Name("num_so_requests"),),
     "time_to_first_token_seconds": (_Name("time_to_first_token_seconds"),),
     "inter_token_latency_seconds": (_Name("inter_token_latency_seconds"),),
     "time_per_output_token_seconds": (_Name("time_per_output_token_seconds"),),

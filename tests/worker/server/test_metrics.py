@@ -16,7 +16,7 @@ from worker.ipc.messages import (
     SchedulerTotals,
     TokenDelta,
 )
-from worker.sampling_params import SamplingParams
+from worker.sampling_params import GrammarAsked, SamplingParams
 from worker.server.answers import Answer
 from worker.server.metrics import Buckets, RequestMetrics
 from worker.server.scheduler_metrics import Facts, SchedulerMetrics
@@ -34,7 +34,8 @@ def bounds(registry: CollectorRegistry, series: str) -> list[str]:
 
 def answer(outputs: int, *, streamed: bool, reason: FinishReason) -> Answer:
     """One of ten prompt tokens, four of them cached, that took a second a token from the third second on."""
-    request = GenerateRequest(rid="a", input_ids=[1] * 10, sampling=SamplingParams())
+    grammar = GrammarAsked(kind="json", text="", param="response_format") if streamed else None
+    request = GenerateRequest(rid="a", input_ids=[1] * 10, sampling=SamplingParams(grammar=grammar))
     made = Answer("a", request, 0, None, 0.0, streamed=streamed)  # type: ignore[arg-type]
     made.output_ids = [1] * outputs
     made.last = TokenDelta(rid="a", token_ids=[], prompt_tokens=10, cached_tokens=4, completion_tokens=outputs)
@@ -125,7 +126,7 @@ def test_requests_are_counted_by_how_they_ended() -> None:
         return registry.get_sample_value(f"canopy_{name}", {"model_name": "m", **labels})
 
     assert [value("finished_requests_total", reason=r) for r in ("stop", "length", "abort")] == [1, 1, 1]
-    assert value("num_aborted_requests_total") == 1
+    assert (value("num_aborted_requests_total"), value("structured_requests_total")) == (1, 1)
     assert (value("num_requests_total", stream="true"), value("num_requests_total", stream="false")) == (1, 2)
     assert value("generation_tokens_total", stream="true") == 3
     assert value("cached_tokens_total", stream="false") == 8
