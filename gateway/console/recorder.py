@@ -62,9 +62,10 @@ class Recorder:
             self._forwarder.observers += (self,)
         in_flight = {w.url: w.load.inflight for w in self._registry.snapshot.workers if w.load.inflight}
         metrics = self._forwarder.metrics
+        answers = metrics.answers
         totals = Totals(
-            requests=sum(metrics.answers.values()),
-            errors=sum(number for (_, status), number in metrics.answers.items() if status >= 500),
+            requests=sum(answers.values()),
+            errors=sum(number for (_, status), number in answers.items() if status >= 500),
             prompt_tokens=metrics.prompt_tokens,
             cached_tokens=metrics.cached_tokens,
             choices=dict(metrics.choices),
