@@ -61,6 +61,7 @@ function fill({ tile, button, parts }, row, busiest, shared) {
   tile.hidden = filter !== null && filter !== state;
   setText(parts.name, row.name.slice(shared));
   setText(parts.few, count(row.in_flight));
+  parts.few.classList.toggle("some", row.in_flight > 0);
   setText(parts.said, state === "ready" ? "" : state);
   button.title = state === "ready" ? row.name : `${row.name}: ${row.note || STATES[state]}`;
   setText(parts.usage, percent(row.usage));
