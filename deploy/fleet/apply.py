@@ -25,6 +25,7 @@ from gateway.config import GatewaySettings
 from worker.models.paths import cache_root
 
 _POLL_S = 0.5
+_RESTART_S = 60.0  # that the controller may be away
 _EXIT_NOT_REACHED = 1
 
 
@@ -84,7 +85,7 @@ def wait_until_reached(controller: Any, progress: Progress) -> int:
     """Tell what happens until the fleet is as wanted. Returns the exit code."""
     try:
         while True:
-            status = status_of(controller)
+            status = status_of(controller, _RESTART_S)
             progress.replicas([replica.record for replica in status.replicas])
             if fault := fault_of(status):
                 print(f"canopy: {fault}", file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from worker.models.paths import cache_root
 
 _ANSWER_TIMEOUT_S = 30.0
 _CHANGE_TIMEOUT_S = 120.0  # Ray may have to start a process for the controller first
+_POLL_S = 1.0
 _RAY_PATIENCE = {"RAY_NUM_REDIS_GET_RETRIES": "3"}  # seconds it tries to reach an address, else 20
 _VERSIONS = re.compile(r"Ray: (\S+)\s+Python: (\S+)")
 
@@ -74,11 +76,19 @@ def controller_of(fleet: RunningFleet) -> Any:
         raise UserError(f"No fleet runs in the Ray at {fleet.ray_address}.") from None
 
 
-def status_of(controller: Any) -> FleetStatus:
-    """Ask it how the fleet is."""
+def status_of(controller: Any, patience_s: float = 0.0) -> FleetStatus:
+    """Ask it how the fleet is; while it is being restarted, again for so long. Raises RayError."""
     import ray
 
-    return msgspec.msgpack.decode(ray.get(controller.status.remote(), timeout=_ANSWER_TIMEOUT_S), type=FleetStatus)
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        try:
+            answer = ray.get(controller.status.remote(), timeout=_ANSWER_TIMEOUT_S)
+            return msgspec.msgpack.decode(answer, type=FleetStatus)
+        except ray.exceptions.RayError:
+            if time.monotonic() >= deadline_s:
+                raise
+            time.sleep(_POLL_S)
 
 
 def answer_to(call: Any) -> list[str]:

@@ -80,7 +80,7 @@ class ModelGroup:
         self._forget_gone()
         actions = [action for r in self.replicas.values() for action in r.tick(now_s)]
         self._forget_gone()
-        self._judge_update()
+        self.judge_update()
         step = self._step(now_s, has_room=has_room)
         for leaving in step.drain:
             actions += leaving.drain(now_s)
@@ -88,6 +88,19 @@ class ModelGroup:
             actions += self._begin(replica_id, now_s)
         self._forget_gone()
         return actions
+
+    def judge_update(self) -> None:
+        """Go back to the version before if a replica of the new one cannot start."""
+        state = self.state
+        if not state.fallback or state.fallback == state.target:
+            return
+        for replica in self.replicas.values():
+            if replica.life.version == state.target and replica.is_hopeless:
+                ending = replica.last_ending
+                assert ending is not None
+                held = Held(version=state.target, reason=replica.record().message, log_tail=ending.log_tail)
+                self.state = msgspec.structs.replace(state, target=state.fallback, held=held)
+                return
 
     def views(self, now_s: float) -> list[ReplicaView]:
         """The replicas as policies see them."""
@@ -121,19 +134,6 @@ class ModelGroup:
             self.state = msgspec.structs.replace(
                 self.state, fallback=self.state.target, specs={self.state.target: self.spec}
             )
-
-    def _judge_update(self) -> None:
-        """Go back to the version before if a replica of the new one cannot start."""
-        state = self.state
-        if not state.fallback or state.fallback == state.target:
-            return
-        for replica in self.replicas.values():
-            if replica.life.version == state.target and replica.is_hopeless:
-                ending = replica.last_ending
-                assert ending is not None
-                held = Held(version=state.target, reason=replica.record().message, log_tail=ending.log_tail)
-                self.state = msgspec.structs.replace(state, target=state.fallback, held=held)
-                return
 
     def _begin(self, replica_id: str, now_s: float) -> list[Action]:
         replica, actions = Replica.first(

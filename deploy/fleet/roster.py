@@ -159,6 +159,7 @@ class Roster:
         """The worker of this life is no more."""
         if replica := self._replica(life):
             replica.on_ended(life.incarnation, ending, now_s)
+            self._groups[life.model].judge_update()
             self._publish()
 
     def drain(self, replica_id: str, now_s: float) -> list[Action]:

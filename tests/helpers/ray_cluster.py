@@ -85,9 +85,9 @@ class RayMachine:
 
 
 class RayCluster:
-    """A head, mostly without CPUs of its own, and nodes that come and go. `directory` is short and private."""
+    """A head with these options, and nodes that come and go. `directory` is short and private."""
 
-    def __init__(self, directory: Path, head_cpus: int = 0) -> None:
+    def __init__(self, directory: Path, *head: str) -> None:
         self.directory = directory
         token_file = directory / "token"
         token_file.touch(mode=0o600)
@@ -103,9 +103,7 @@ class RayCluster:
         }
         self.machines: dict[str, RayMachine] = {}
         port_file = directory / "gcs"
-        self.head = self._start(
-            HEAD_ADDRESS, "--head", "--port=0", f"--num-cpus={head_cpus}", "--include-dashboard=false"
-        )
+        self.head = self._start(HEAD_ADDRESS, "--head", "--port=0", "--include-dashboard=false", *head)
         wait_until(lambda: self._find_address(port_file), START_TIMEOUT_S, "the head runs")
         self.address = port_file.read_text()
         self.env["RAY_ADDRESS"] = self.address
@@ -120,11 +118,11 @@ class RayCluster:
             machine.end()
         raise AssertionError(machine.said())
 
-    def canopy(self, *args: str, timeout_s: float = 180.0) -> subprocess.CompletedProcess[str]:
+    def canopy(self, *args: str, timeout_s: float = 500.0) -> subprocess.CompletedProcess[str]:
         """Run one command to its end."""
         return self.python("-m", "deploy.cli", *args, timeout_s=timeout_s)
 
-    def python(self, *args: str, timeout_s: float = 180.0) -> subprocess.CompletedProcess[str]:
+    def python(self, *args: str, timeout_s: float = 500.0) -> subprocess.CompletedProcess[str]:
         """Run Python with these arguments, as somebody on the head would."""
         return subprocess.run(
             [sys.executable, *args], env=self.env, cwd=self.directory, capture_output=True, text=True, timeout=timeout_s
@@ -181,10 +179,10 @@ class RayCluster:
 
 
 @contextmanager
-def ray_cluster(*nodes: str, head_cpus: int = 0) -> Iterator[RayCluster]:
-    """A cluster with nodes at these addresses; nothing of it is left afterwards."""
+def ray_cluster(*nodes: str, head_cpus: int = 0, head_gpus: int = 0) -> Iterator[RayCluster]:
+    """A cluster with nodes at these addresses; nothing of it is left afterwards. GPUs are numbers only."""
     directory = Path(tempfile.mkdtemp(prefix="rc-", dir="/tmp"))
-    cluster = RayCluster(directory, head_cpus)
+    cluster = RayCluster(directory, f"--num-cpus={head_cpus}", f"--num-gpus={head_gpus}")
     try:
         for address in nodes:
             cluster.add_node(address)

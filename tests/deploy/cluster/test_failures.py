@@ -19,7 +19,7 @@ from tests.helpers.processes import assert_all_end, wait_until
 from tests.helpers.ray_cluster import ray_cluster
 from tests.helpers.steady_load import SteadyLoad
 
-pytestmark = [pytest.mark.ray_cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.ray_cluster, pytest.mark.timeout(900)]
 
 NODES = ("127.0.0.3", "127.0.0.4")
 REPLICAS = 3

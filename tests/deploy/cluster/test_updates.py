@@ -16,7 +16,7 @@ from tests.helpers.processes import wait_until
 from tests.helpers.ray_cluster import ray_cluster
 from tests.helpers.steady_load import SteadyLoad
 
-pytestmark = [pytest.mark.ray_cluster, pytest.mark.timeout(550)]
+pytestmark = [pytest.mark.ray_cluster, pytest.mark.timeout(900)]
 
 RATE = 30.0
 REPLICAS = 4
