@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +97,8 @@ def test_stop_strings_give_the_same_text_as_a_search(engine: Engine) -> None:
         ({"input_ids": [5] * 5000}, "input_ids"),
         ({"prompts": "a", "sampling_params": {"temperature": -1}}, "sampling_params.temperature"),
         ({"prompts": "a", "sampling_params": {"max_tokens": 4}}, "sampling_params.max_tokens"),
+        ({"prompts": "a", "stream": True}, "stream"),
+        ({"prompts": "a", "return_logprob": 5}, "return_logprob"),
     ],
 )
 def test_faults_name_their_field(engine: Engine, ask: dict[str, Any], param: str) -> None:
@@ -101,24 +108,85 @@ def test_faults_name_their_field(engine: Engine, ask: dict[str, Any], param: str
     assert len(one(engine.generate("a", sampling_params=GREEDY))["output_ids"]) > 0
 
 
-def test_an_interrupted_call_leaves_nothing_running(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = 0
-    take = engine._take
-
-    def interrupt(delta: Any) -> None:
-        nonlocal taken
-        taken += 1
-        if taken == 3:
-            raise KeyboardInterrupt
-        take(delta)
-
-    monkeypatch.setattr(engine, "_take", interrupt)
+def test_an_interrupted_call_leaves_nothing_running(engine: Engine) -> None:
+    endless = {"max_new_tokens": 3000, "ignore_eos": True, "stop": ["never so"]}
+    main = threading.main_thread().ident
+    assert main is not None
+    timer = threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        engine.generate(PROMPTS, sampling_params=GREEDY | {"stop": ["never so"]})
-    monkeypatch.undo()
-    assert engine._scheduler.idle
-    engine._scheduler.check_pool()
+        timer.start()
+        engine.generate(PROMPTS, sampling_params=endless)
+    engine.flush_cache()  # would be refused while something runs
     assert len(many(engine.generate(PROMPTS, sampling_params=GREEDY))) == len(PROMPTS)
+
+
+def test_streams_end_in_the_whole_answer(engine: Engine) -> None:
+    whole = one(engine.generate("hello world", sampling_params=GREEDY))
+    events = list(engine.stream("hello world", sampling_params=GREEDY))
+    assert [len(event["output_ids"]) for event in events] == list(range(1, 25))
+    assert all(later["text"].startswith(earlier["text"]) for earlier, later in zip(events, events[1:], strict=False))
+    assert (events[-1]["text"], events[-1]["output_ids"]) == (whole["text"], whole["output_ids"])
+    assert [event["meta_info"]["finish_reason"] for event in events[:-1]] == [None] * 23
+    batch = list(engine.stream(PROMPTS, sampling_params=GREEDY | {"n": 2}))
+    last = {event["index"]: event for event in batch}
+    answers = many(engine.generate(PROMPTS, sampling_params=GREEDY | {"n": 2}))
+    assert [last[index]["output_ids"] for index in range(10)] == [answer["output_ids"] for answer in answers]
+
+
+def test_leaving_a_stream_ends_it(engine: Engine) -> None:
+    for _ in engine.stream("hello", sampling_params={"max_new_tokens": 3000, "ignore_eos": True}):
+        break
+    deadline_s = time.monotonic() + 30
+    while True:
+        try:
+            return engine.flush_cache()
+        except RequestFault:
+            assert time.monotonic() < deadline_s
+
+
+async def test_async_calls_run_side_by_side(engine: Engine) -> None:
+    wanted = many(engine.generate(PROMPTS, sampling_params=GREEDY))
+    answers = await asyncio.gather(*(engine.async_generate(prompt, sampling_params=GREEDY) for prompt in PROMPTS))
+    assert [one(answer)["output_ids"] for answer in answers] == [answer["output_ids"] for answer in wanted]
+    batch = many(await engine.async_generate(PROMPTS, sampling_params=GREEDY))
+    assert [answer["output_ids"] for answer in batch] == [answer["output_ids"] for answer in wanted]
+    events = [event async for event in engine.async_stream(PROMPTS[0], sampling_params=GREEDY)]
+    assert events[-1]["output_ids"] == wanted[0]["output_ids"] and len(events) == 24
+    with pytest.raises(RequestFault, match="top_p"):
+        await engine.async_generate("a", sampling_params={"top_p": 0})
+
+
+async def test_cancelled_async_calls_end(engine: Engine) -> None:
+    endless = {"max_new_tokens": 3000, "ignore_eos": True}
+    task = asyncio.create_task(engine.async_generate(PROMPTS, sampling_params=endless))
+    stream = engine.async_stream("hello", sampling_params=endless)
+    await anext(stream)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await stream.aclose()  # type: ignore[attr-defined]
+    assert len(many(await engine.async_generate(PROMPTS, sampling_params=GREEDY))) == len(PROMPTS)
+    engine.flush_cache()
+
+
+def test_threads_share_the_engine(engine: Engine) -> None:
+    wanted = [one(engine.generate(prompt, sampling_params=GREEDY))["output_ids"] for prompt in PROMPTS]
+    with ThreadPoolExecutor(len(PROMPTS)) as threads:
+        answers = threads.map(lambda prompt: engine.generate(prompt, sampling_params=GREEDY), PROMPTS)
+        assert [one(answer)["output_ids"] for answer in answers] == wanted
+
+
+def test_an_engine_that_is_shut_down_says_so(chat_model: Path) -> None:
+    engine = Engine(model_path=str(chat_model), max_total_tokens=500, cpu_threads=1)
+    stream = engine.stream("hello", sampling_params={"max_new_tokens": 400, "ignore_eos": True})
+    next(stream)
+    engine.shutdown()
+    with pytest.raises(RuntimeError, match="shut down"):
+        list(stream)
+    for call in (lambda: engine.generate("hello"), engine.flush_cache):
+        with pytest.raises(RuntimeError, match="shut down"):
+            call()
+    engine.shutdown()
 
 
 def test_bad_settings_are_one_sentence(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ class NativeObjects:
     def of(self, answer: Answer, now_s: float) -> dict[str, object]:
         """Reads the answer."""
         new = answer.read()
-        text, ids, scores = answer.text, answer.output_ids, answer.scores
+        text, ids, scores = answer.text, [*answer.output_ids], answer.scores  # lists go on growing
         if self.new_only:
             text, ids, scores = new.text, new.token_ids, new.scores
         meta_info = answer.meta_info(now_s) | {"weight_version": self.weight_version}

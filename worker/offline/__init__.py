@@ -1,0 +1,7 @@
+"""The engine without a server: `from worker import Engine`."""
+
+from __future__ import annotations
+
+from worker.offline.engine import Engine
+
+__all__ = ["Engine"]

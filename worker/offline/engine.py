@@ -1,0 +1,217 @@
+"""The engine in this process, without a server: validation, text and answers are made by the very code that the server
+uses, and stand in the same objects as the answers of POST /generate."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from pydantic import ValidationError
+
+from common.errors import UserError
+from common.settings import validated
+from worker.config import WorkerSettings
+from worker.ipc.messages import GenerateRequest
+from worker.models.paths import cache_root, resolve_model_path
+from worker.offline.driver import Call, Driver, Object
+from worker.preflight import check_before_loading
+from worker.server.answers import Answer
+from worker.server.errors import RequestFault, from_validation
+from worker.server.limits import PromptLimits
+from worker.server.native_batch import NativeBatch, NativeObjects
+from worker.server.sampling import SamplingRules
+from worker.server.schemas import GenerateBody
+from worker.server.service import ModelFiles
+
+_News = tuple[int, Object] | BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A call that is ready to start. `single`: its answer is one object, not a list."""
+
+    answers: list[Answer]
+    objects: NativeObjects
+    single: bool
+
+
+class Engine:
+    """One replica's engine. Calls may come from any thread and any event loop, at the same time: they share batches.
+    Use it as a context manager, or call `shutdown`."""
+
+    def __init__(self, model_path: str, **settings: Any) -> None:
+        """`settings` are those of `canopy worker`, with underscores. Raises UserError for what the user can mend."""
+        chosen = validated(WorkerSettings, {"model_path": model_path, **settings})
+        if chosen.kv_events_config is not None:
+            raise UserError("kv_events_config: an offline engine's cache is nobody else's business; leave it out.")
+        check_before_loading(chosen)
+        path = str(resolve_model_path(model_path, cache_root(os.environ), chosen.revision, chosen.download_dir))
+        self._files = ModelFiles.load(path, chosen)
+        self._driver = Driver(chosen.model_copy(update={"model_path": path, "revision": None}))
+        self._rules = SamplingRules.of(chosen, self._files.sampling_defaults, self._driver.ready)
+        self._limits = PromptLimits(self._driver.ready, chosen.allow_auto_truncate)
+        self._weight_version = chosen.weight_version
+        self._rids = itertools.count()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    def generate(
+        self,
+        prompts: str | list[str] | None = None,
+        input_ids: list[int] | list[list[int]] | None = None,
+        sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None,
+        **more: Any,
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        """Answer prompts given as texts or token ids: `{"text", "output_ids", "meta_info"}` each, a list for a list.
+
+        `sampling_params` is one set for all prompts or one for each; `more` are further fields of /generate, such as
+        return_logprob. Raises RequestFault (a ValueError) for a request that cannot be served; an answer that the
+        engine gave up has finish_reason type "abort".
+        """
+        ready = self._prepared({"text": prompts, "input_ids": input_ids, "sampling_params": sampling_params, **more})
+        news: SimpleQueue[_News] = SimpleQueue()
+        call = Call(ready.answers, news.put)
+        self._driver.start(call)
+        _wait(news, lambda: self._driver.abort(call))
+        return self._whole(ready)
+
+    def stream(
+        self,
+        prompts: str | list[str] | None = None,
+        input_ids: list[int] | list[list[int]] | None = None,
+        sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None,
+        **more: Any,
+    ) -> Iterator[dict[str, Any]]:
+        """As `generate`, but an object for each piece of news: what there is so far of one answer; with several answers
+        `index` tells which. Leaving the loop early ends the generation."""
+        ready = self._prepared({"text": prompts, "input_ids": input_ids, "sampling_params": sampling_params, **more})
+        return self._streamed(ready)
+
+    async def async_generate(
+        self,
+        prompts: str | list[str] | None = None,
+        input_ids: list[int] | list[list[int]] | None = None,
+        sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None,
+        **more: Any,
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        """As `generate`, without keeping the event loop. Cancelling it ends the generation."""
+        fields = {"text": prompts, "input_ids": input_ids, "sampling_params": sampling_params, **more}
+        ready = await asyncio.to_thread(self._prepared, fields)
+        news, tell = _loop_queue()
+        call = Call(ready.answers, tell)
+        self._driver.start(call)
+        try:
+            _check(await news.get())
+        except asyncio.CancelledError:
+            self._driver.abort(call)
+            raise
+        return self._whole(ready)
+
+    async def async_stream(
+        self,
+        prompts: str | list[str] | None = None,
+        input_ids: list[int] | list[list[int]] | None = None,
+        sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None,
+        **more: Any,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """As `stream`, for `async for`."""
+        fields = {"text": prompts, "input_ids": input_ids, "sampling_params": sampling_params, **more}
+        ready = await asyncio.to_thread(self._prepared, fields)
+        news, tell = _loop_queue()
+        call = Call(ready.answers, tell, self._renderer(ready))
+        self._driver.start(call)
+        try:
+            while (item := _check(await news.get())) is not None:
+                yield _shown(item, ready.single)
+        finally:
+            self._driver.abort(call)
+
+    def flush_cache(self) -> None:
+        """Empty the prefix cache. Raises RequestFault while requests run."""
+        reply = self._driver.flush_cache()
+        if not reply.ok:
+            raise RequestFault(400, reply.message)
+
+    def shutdown(self) -> None:
+        """Free the model. The engine is of no use afterwards."""
+        self._driver.close()
+
+    def _prepared(self, fields: dict[str, Any]) -> _Prepared:
+        """Validate and tokenise. Raises RequestFault."""
+        if fields.pop("stream", False):
+            raise RequestFault(400, "stream: call the method stream or async_stream instead.", param="stream")
+        try:
+            body = GenerateBody.model_validate(fields)
+        except ValidationError as error:
+            raise from_validation(error) from None
+        batch = NativeBatch.of(body)
+        encode = self._files.tokenizer.encode
+        encoded = [encode(prompt) if isinstance(prompt, str) else prompt for prompt in batch.prompts]
+        asks, n = batch.asks(body, encoded, self._rules)
+        answers = []
+        for index, ask in enumerate(asks):
+            input_ids = self._limits.fit(ask.input_ids, ask.sampling, ask.param, ask.length_param)
+            rid = str(next(self._rids))
+            request = GenerateRequest(rid=rid, input_ids=input_ids, sampling=ask.sampling, priority=body.priority)
+            pipeline = self._files.tokenizer.pipeline(ask.sampling)
+            answers.append(Answer(rid, request, index, pipeline, self._driver.now_s()))
+        bytes_of = self._files.tokenizer.token_bytes if body.return_text_in_logprobs else None
+        return _Prepared(answers, NativeObjects(self._weight_version, bytes_of), batch.single and n == 1)
+
+    def _whole(self, ready: _Prepared) -> dict[str, Any] | list[dict[str, Any]]:
+        objects = [ready.objects.of(answer, answer.last_s) for answer in ready.answers]
+        return objects[0] if ready.single else objects
+
+    def _renderer(self, ready: _Prepared) -> Callable[[Answer], Object]:
+        return lambda answer: ready.objects.of(answer, answer.last_s)
+
+    def _streamed(self, ready: _Prepared) -> Iterator[dict[str, Any]]:
+        news: SimpleQueue[_News] = SimpleQueue()
+        call = Call(ready.answers, news.put, self._renderer(ready))
+        self._driver.start(call)
+        try:
+            while (item := _check(news.get())) is not None:
+                yield _shown(item, ready.single)
+        finally:
+            self._driver.abort(call)
+
+
+def _check(news: _News) -> tuple[int, Object] | None:
+    if isinstance(news, BaseException):
+        raise news
+    return news
+
+
+def _shown(item: tuple[int, Object], single: bool) -> dict[str, Any]:
+    index, content = item
+    return content if single else content | {"index": index}
+
+
+def _wait(news: SimpleQueue[_News], abort: Callable[[], None]) -> None:
+    """Until a call has ended. When interrupted (Ctrl-C), end it first."""
+    try:
+        _check(news.get())
+    except KeyboardInterrupt:
+        abort()
+        _check(news.get())
+        raise
+
+
+def _loop_queue() -> tuple[asyncio.Queue[_News], Callable[[_News], None]]:
+    """A queue of the running loop, and what puts into it from another thread."""
+    loop, news = asyncio.get_running_loop(), asyncio.Queue[_News]()
+
+    def tell(item: _News) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(news.put_nowait, item)
+
+    return news, tell
