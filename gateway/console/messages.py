@@ -22,6 +22,13 @@ class Decision(msgspec.Struct, frozen=True, tag_field="kind", tag="choice"):
     attempt: int
 
 
+class FirstToken(msgspec.Struct, frozen=True, tag_field="kind", tag="first"):
+    """The stream of the attempt that `key` names has begun."""
+
+    key: str
+    ttft_ms: float
+
+
 class Outcome(msgspec.Struct, frozen=True, tag_field="kind", tag="end"):
     """How the attempt ended that `key` names: a status, 0 if another attempt followed. `ttft_ms`: of a stream."""
 
@@ -31,7 +38,7 @@ class Outcome(msgspec.Struct, frozen=True, tag_field="kind", tag="end"):
     ttft_ms: float | None = None
 
 
-Event = Decision | Outcome
+Event = Decision | FirstToken | Outcome
 
 
 class Totals(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
-from gateway.console.messages import Decision, Event, Outcome, Slice, Totals
+from gateway.console.messages import Decision, Event, FirstToken, Outcome, Slice, Totals
 from gateway.fleet.registry import Registry
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.forwarder import Forwarder
@@ -116,6 +116,7 @@ class Recorder:
             attempt.ttft_s = ttft_s
             self._upto = next(self._numbers)
             self._ttfts.append((self._upto, ttft_s))
+            self._events.append((self._upto, FirstToken(attempt.key, round(ttft_s * 1000, 1))))
 
     def ended(self, exchange: Exchange, status: int) -> None:
         attempt = self._attempts.pop(exchange, None)

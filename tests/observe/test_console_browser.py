@@ -88,6 +88,8 @@ async def test_each_replica_is_shown_and_moves_with_load(browser: Any) -> None:
         async with chats(gateway.client, 12):
             await console.until("Number(document.querySelector('.vital:nth-child(5) dd').textContent) >= 8")
             await console.until("document.querySelectorAll('#feed tr').length >= 12")
+            begun = "[...document.querySelectorAll('#feed .runs [data-label=TTFT]')]"
+            await console.until(f"{begun}.some(cell => /^[0-9]/.test(cell.textContent))")
             await console.until("[...document.querySelectorAll('#feed .status')].some(s => s.textContent === '200')")
             await console.until("document.querySelector('#chart-ttft path.line-a').getAttribute('d')?.includes('L')")
             await console.until("document.querySelector('#chart-tokens path.area').getAttribute('d')?.includes('L')")

@@ -88,7 +88,7 @@ function held({ prompt, cached }) {
 function update({ row, parts }, decision) {
   const runs = decision.status === undefined;
   row.classList.toggle("runs", runs);
-  const expects = runs && decision.wait_ms > 0;
+  const expects = runs && decision.ttft_ms === undefined && decision.wait_ms > 0;
   parts.ttft.classList.toggle("soft", expects);
   parts.ttft.title = expects ? "as routing expects it" : "";
   if (decision.stream) setText(parts.ttft, expects ? `≈ ${duration(decision.wait_ms)}` : duration(decision.ttft_ms));

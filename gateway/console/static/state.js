@@ -48,10 +48,11 @@ export class State {
       if (event.kind === "choice") {
         this.#byKey.set(event.key, event);
         this.decisions.unshift(event);
-      } else {
-        const decision = this.#byKey.get(event.key);
-        if (decision) Object.assign(decision, { status: event.status, ms: event.ms, ttft_ms: event.ttft_ms });
+        continue;
       }
+      const { kind, key, ...news } = event;
+      const decision = this.#byKey.get(key);
+      if (decision) Object.assign(decision, news);
     }
     for (const old of this.decisions.splice(MAX_DECISIONS)) this.#byKey.delete(old.key);
   }

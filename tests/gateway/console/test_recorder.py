@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.console.messages import Decision, Outcome
+from gateway.console.messages import Decision, FirstToken, Outcome
 from gateway.console.recorder import LEASE_S, MAX_EVENTS, Recorder
 from tests.helpers.clock import FakeClock
 from tests.helpers.fake_worker import FakeWorker, Received, Reply
@@ -22,8 +22,9 @@ async def test_choices_and_how_they_ended() -> None:
         await gateway.chat("seen", stream=True, **{"x-request-id": "mine"})
         await gateway.chat("again")
         seen = recorder.slice(first.upto)
-        choice, end, other, _ = seen.events
+        choice, first_token, end, other, _ = seen.events
         assert isinstance(choice, Decision) and isinstance(end, Outcome) and isinstance(other, Decision)
+        assert first_token == FirstToken(choice.key, end.ttft_ms or 0.0)
         assert choice.key.startswith("2.") and end.key == choice.key != other.key
         assert (choice.request, choice.worker, choice.reason) == ("mine", f"127.0.0.1:{worker.port}", "round_robin")
         assert (choice.stream, other.stream, choice.attempt, choice.at) == (True, False, 1, 1000.0)
