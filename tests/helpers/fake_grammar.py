@@ -20,6 +20,7 @@ def tokens_asked(tokens: list[int]) -> GrammarAsked:
 @dataclass
 class _State:
     tokens: list[int]
+    num_words: int
     at: int = 0
 
     @property
@@ -28,7 +29,7 @@ class _State:
 
     @property
     def allowed(self) -> Words:
-        words = np.zeros(2, np.uint32)
+        words = np.zeros(self.num_words, np.uint32)
         words[self.tokens[self.at] // 32] = 1 << self.tokens[self.at] % 32
         return words.view(np.int32)
 
@@ -41,11 +42,12 @@ class _State:
 @dataclass
 class _Grammar:
     tokens: list[int]
+    num_words: int
 
     def start(self, held_back: tuple[int, ...], num_held_back: int) -> GrammarState:
         if not self.tokens:
             raise GrammarFault("No answer is possible.")
-        return _State(self.tokens)
+        return _State(self.tokens, self.num_words)
 
 
 @dataclass
@@ -53,6 +55,7 @@ class FakeGrammarCompiler:
     """`instant`: grammars are ready at once; otherwise `finish` makes them so."""
 
     instant: bool = True
+    num_words: int = 2  # of a mask over the vocabulary
     asked: list[tuple[GrammarAsked, Future[CompiledGrammar]]] = field(default_factory=list)
 
     def compile(self, asked: GrammarAsked) -> Future[CompiledGrammar]:
@@ -67,7 +70,7 @@ class FakeGrammarCompiler:
         for asked, future in self.asked:
             if not future.done():
                 try:
-                    future.set_result(_Grammar(json.loads(asked.text)))
+                    future.set_result(_Grammar(json.loads(asked.text), self.num_words))
                 except ValueError:
                     future.set_exception(GrammarFault("It is no list."))
 

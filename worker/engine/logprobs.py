@@ -62,7 +62,7 @@ def score(logits: torch.Tensor, targets: torch.Tensor, requests: Sequence[ScoreR
     """logits [n, vocab], targets int64 [n] (-1 where nothing was sampled) -> scores of the targets."""
     logits = logits.float()
     total = logits.logsumexp(dim=-1, keepdim=True)
-    best = logits.topk(min(max(request.top for request in requests), logits.shape[1]), dim=-1)
+    best_values, best_ids = logits.topk(min(max(request.top for request in requests), logits.shape[1]), dim=-1)
     listed, start = [], 0
     for request in requests:
         rows = slice(start, start + request.num_tokens)
@@ -70,7 +70,7 @@ def score(logits: torch.Tensor, targets: torch.Tensor, requests: Sequence[ScoreR
         listed.append(logits[rows].index_select(1, ids) - total[rows])
         start = rows.stop
     chosen = logits.gather(1, targets.clamp_min(0).unsqueeze(1)) - total
-    return ScoredTokens(tuple(requests), chosen.squeeze(1), best.indices, best.values - total, tuple(listed))
+    return ScoredTokens(tuple(requests), chosen.squeeze(1), best_ids, best_values - total, tuple(listed))
 
 
 def score_prompt(
