@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import shlex
 import signal
 import sys
@@ -88,7 +89,8 @@ class WorkersKeeper:
                 while await self._is_active(address):
                     await asyncio.sleep(self._check_s)
                 _LOG.warning("%s has left", address)
-            await asyncio.sleep(self._check_s)
+            # Not all at once: they may share what they failed for.
+            await asyncio.sleep(self._check_s * (1 + random.random()))
 
     async def _join(self, address: str) -> str:
         """Returns what went wrong, or nothing."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,13 @@ class RayUpCluster:
             return dict(json.loads(text))
         except json.JSONDecodeError:
             return {"error": text}
+
+    def ready_workers(self) -> int:
+        """How many replicas the gateway can route to. Asks at most once a second: starting Rays need the CPU."""
+        time.sleep(1)
+        url = f"http://{self.head.address}:{GATEWAY_PORT}/readiness"
+        text = self.laptop.run(f"curl -s -m 5 {url}", check=False)
+        return int(json.loads(text).get("ready_workers", 0)) if text.startswith("{") else 0
 
     def serves(self) -> bool:
         """Whether a request is answered."""

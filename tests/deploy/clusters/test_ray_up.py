@@ -42,6 +42,8 @@ def wait_for_three_nodes(cluster: RayUpCluster, unlike: set[str] = frozenset()) 
     addresses = {node.address for node in cluster.nodes}
 
     def all_there() -> bool:
+        if cluster.ready_workers() < len(addresses):
+            return False
         ready = cluster.replicas()
         are_new = not {record["incarnation"] for record in ready} & unlike
         return {record["node"] for record in ready} == addresses and are_new and cluster.serves()
@@ -79,9 +81,9 @@ def test_a_stranger_is_turned_away(cluster: RayUpCluster) -> None:
 
 
 def test_a_container_beside_a_node_attaches_to_it(cluster: RayUpCluster) -> None:
-    """As a pod's gateway does on Kubernetes: processes and mounts of its own, network and /tmp shared with Ray."""
+    """As a pod's gateway does on Kubernetes: mounts of its own; network, process ids and /tmp shared with Ray."""
     ask = f". /etc/profile.d/canopy.sh; canopy status --json --address {cluster.head.address}:6379"
-    container = f"sudo unshare --pid --mount --fork --mount-proc su --login canopy --command '{ask}'"
+    container = f"sudo unshare --mount --fork su --login canopy --command '{ask}'"
     (fleet,) = json.loads(cluster.workers[0].run(container))
     assert len(fleet["replicas"]) == 3
 
@@ -120,7 +122,7 @@ def test_a_rebooted_head_brings_the_fleet_back(cluster: RayUpCluster) -> None:
     cluster.head.cut_power()
     began_s = time.monotonic()
     cluster.head.boot()
-    wait_until(cluster.serves, UP_LIMIT_S, "the gateway answers again")
+    wait_until(lambda: cluster.ready_workers() and cluster.serves(), UP_LIMIT_S, "the gateway answers again")
     first_s = time.monotonic() - began_s
     wait_for_three_nodes(cluster, unlike=lost)
     print(f"head rebooted: answers after {first_s:.0f} s, three nodes after {time.monotonic() - began_s:.0f} s")

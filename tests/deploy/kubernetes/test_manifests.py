@@ -214,12 +214,21 @@ def test_gateways_of_ray_attach_to_its_head() -> None:
     cluster = named("ray", "RayCluster", "canopy")
     gateway = next(t for name, t in pod_templates(cluster).items() if name == "ray gateway")["spec"]["containers"][1]
     assert parsed(gateway["args"]).model_dump()["ray_address"] == f"{cluster['metadata']['name']}-head-svc:6379"
-    # Through sockets in /tmp, which it shares with the Ray beside it.
-    mounts = [
-        {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-        for container in next(t for n, t in pod_templates(cluster).items() if n == "ray gateway")["spec"]["containers"]
+
+
+def test_containers_that_attach_to_the_ray_beside_them_share_what_that_takes() -> None:
+    """Sockets in /tmp, and process ids: tests/deploy/clusters/test_ray_up.py attaches the same way."""
+    pairs = [
+        t["spec"]
+        for t in pod_templates(named("ray", "RayCluster", "canopy")).values()
+        if len(t["spec"]["containers"]) > 1
     ]
-    assert mounts[0] == mounts[1] and {"/tmp", "/dev/shm"} <= mounts[0].keys()
+    assert len(pairs) == 2
+    for spec in pairs:
+        assert spec["shareProcessNamespace"] is True
+        mounts = [{m["mountPath"]: m["name"] for m in container["volumeMounts"]} for container in spec["containers"]]
+        for path in ("/tmp", "/dev/shm", "/var/cache/canopy"):
+            assert mounts[0][path] == mounts[1][path]
 
 
 def test_the_fleet_of_the_ray_variant_is_valid_and_fits_its_nodes() -> None:
