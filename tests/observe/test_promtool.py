@@ -14,7 +14,7 @@ pytestmark = pytest.mark.observe
 PROMETHEUS = Path(__file__).parents[2] / "deploy" / "prometheus"
 
 
-@pytest.mark.parametrize("name", ["prometheus.yml", "prometheus-ray.yml", "prometheus-kubernetes.yml"])
+@pytest.mark.parametrize("name", sorted(path.name for path in PROMETHEUS.glob("prometheus*.yml")))
 def test_configurations_are_valid(name: str) -> None:
     done = promtool("check", "config", PROMETHEUS / name)
     assert done.returncode == 0 and b"2 rule files found" in done.stdout, done.stdout + done.stderr
