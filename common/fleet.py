@@ -21,7 +21,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: str
     url: str  # http://host:port, empty while starting
     model: str  # name clients use
-    state: Literal["starting", "ready", "draining", "failed"]
+    state: Literal["starting", "ready", "silent", "draining", "failed"]  # silent: see for yourself whether it serves
     max_total_num_tokens: int = 0
     max_running_requests: int = 0
     restarts: int = 0

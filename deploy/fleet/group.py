@@ -161,7 +161,7 @@ class ModelGroup:
         return ReplicaView(
             replica_id=record.replica_id,
             incarnation=record.incarnation,
-            state=record.state,
+            state="failed" if record.state == "silent" else record.state,
             state_for_s=now_s - replica.since_s,
             url=record.url,
             load=replica.load,

@@ -18,11 +18,11 @@ EXIT_USER_FAULT = 2  # a worker that refuses its settings; where none of its liv
 
 
 class State(enum.Enum):
-    """Where a replica is. Gateways see a silent one as failed."""
+    """Where a replica is. All but the last are what gateways see."""
 
     STARTING = "starting"
     READY = "ready"
-    SILENT = "silent"  # its lease ended; nobody sends it requests, and it may come back
+    SILENT = "silent"  # its lease ended; gateways judge by their own probes, and it may come back
     DRAINING = "draining"
     FAILED = "failed"  # its life ended; the next one begins at restart_at_s, if at all
     GONE = "gone"
@@ -44,7 +44,7 @@ class Policy:
 
     start_timeout_s: float = 600.0  # from the place on a node
     place_notice_s: float = 5.0  # waiting longer for a place is told
-    lease_s: float = 15.0  # silence after which a ready replica gets no more requests
+    lease_s: float = 15.0  # silence after which a ready replica is called silent
     silence_s: float = 15.0  # further silence after which it counts as dead
     drain_notice_s: float = 1.0  # gateways stop sending before the worker is told to stop
     drain_timeout_s: float = 60.0
@@ -206,13 +206,13 @@ class Replica:
     def record(self) -> ReplicaRecord:
         """What gateways are told. Not for a replica that is gone."""
         assert self.state is not State.GONE
-        serving = self.ready if self.state in (State.READY, State.DRAINING) else None
+        serving = self.ready if self.state in (State.READY, State.SILENT, State.DRAINING) else None
         return ReplicaRecord(
             replica_id=self.life.replica_id,
             incarnation=self.life.incarnation,
             url=serving.url if serving else "",
             model=serving.model if serving else self.life.model,
-            state="failed" if self.state is State.SILENT else self.state.value,
+            state=self.state.value,
             max_total_num_tokens=serving.max_total_num_tokens if serving else 0,
             max_running_requests=serving.max_running_requests if serving else 0,
             restarts=self.life.restarts,
@@ -232,7 +232,7 @@ class Replica:
 
     def _message(self) -> str:
         if self.state is State.SILENT:
-            return f"no sign of life for {self.policy.lease_s:.0f} s; it gets no requests until it answers"
+            return f"no sign of life for {self.policy.lease_s:.0f} s"
         if self._waits_long:
             return "waits for a node that has room"
         if self.last_ending is None or self.state in (State.READY, State.DRAINING):

@@ -144,16 +144,23 @@ def test_a_killed_gateway_is_started_again(tiny: ClusterFleet, victim: str) -> N
 
 def test_a_replica_that_is_cut_off_loses_its_lease_and_comes_back(tiny: ClusterFleet) -> None:
     before = tiny.records()
-    actor = replica_process(tiny, "actor")
     victim = before[0]["incarnation"]
-    with measured("the lease of a replica that is cut off", tiny, lambda: victim in tiny.ready()) as load:
-        actor.suspend()
+    actor = replica_process(tiny, "actor")
+    tree = [actor, *actor.children(recursive=True)]
+
+    def is_whole() -> bool:
+        return victim in tiny.ready() and tiny.records() == before
+
+    with measured("a replica, cut off until its lease ends", tiny, is_whole) as load:
+        for process in tree:
+            process.suspend()
         try:
-            wait_until(lambda: victim not in tiny.ready(), 40, "its lease has ended")
+            wait_until(lambda: victim not in tiny.ready(), 60, "the gateway sends it nothing")
+            wait_until(lambda: tiny.records()[0]["state"] == "silent", 60, "its lease has ended")
         finally:
-            actor.resume()
-    assert load.outcomes["lost"] == load.outcomes["cut"] == 0, load.faults
-    assert tiny.records() == before
+            for process in tree:
+                process.resume()
+    assert load.outcomes["lost"] == 0, load.faults
 
 
 def test_a_lost_node_is_replaced_elsewhere_and_comes_back(tiny: ClusterFleet) -> None:

@@ -114,15 +114,15 @@ def test_start_time_out_counts_from_the_place_on_a_node_and_kills_the_life() -> 
     assert replica.record().message == "not ready after 100 s"
 
 
-def test_a_lease_that_ends_takes_the_replica_out_and_a_beat_brings_it_back() -> None:
+def test_a_replica_whose_lease_ends_is_silent_until_it_beats() -> None:
     replica = make_replica()
     make_ready(replica, 0)
     assert replica.on_beat("life-0", 8)
     assert replica.tick(17.9) == []
     assert replica.record().state == "ready"
     assert replica.tick(18) == []
-    assert (replica.record().state, replica.record().url) == ("failed", "")
-    assert replica.record().message == "no sign of life for 10 s; it gets no requests until it answers"
+    assert (replica.record().state, replica.record().url) == ("silent", "http://127.0.0.1:1")
+    assert replica.record().message == "no sign of life for 10 s"
     assert replica.on_beat("life-0", 20)
     assert (replica.record().state, replica.record().url) == ("ready", "http://127.0.0.1:1")
     assert replica.tick(29.9) == []
@@ -228,7 +228,8 @@ def test_any_history_keeps_the_rules(events: list[tuple[str, float]]) -> None:
         else:
             assert not running
         if replica.state is not State.GONE:
-            assert bool(replica.record().url) == (replica.state in (State.READY, State.DRAINING))
+            serves = replica.state in (State.READY, State.SILENT, State.DRAINING)
+            assert bool(replica.record().url) == serves
 
 
 def _apply(replica: Replica, event: str, now_s: float) -> list[Action]:

@@ -194,12 +194,12 @@ async def test_a_silent_replica_loses_its_lease_and_is_replaced() -> None:
         await asyncio.sleep(0.3)
         assert states(supervisor) == ["ready"]
         clock.advance(1)
-        await until(lambda: states(supervisor) == ["failed"], 2, "no requests for it")
+        await until(lambda: states(supervisor) == ["silent"], 2, "its lease has ended")
         assert not launcher.lives[0].killed
         assert await supervisor.beat(Beat(life=launcher.lives[0].life))
         assert states(supervisor) == ["ready"]
         clock.advance(10)
-        await until(lambda: states(supervisor) == ["failed"], 2, "silent again")
+        await until(lambda: states(supervisor) == ["silent"], 2, "silent again")
         clock.advance(5)
         await until(lambda: len(launcher.lives) == 2, 2, "the next life")
         assert launcher.lives[0].killed

@@ -16,7 +16,7 @@ from gateway.fleet.worker import WorkerStatus
 from tests.helpers.processes import until
 
 A, B = "http://10.0.0.1:1000", "http://10.0.0.2:1000"
-State = Literal["starting", "ready", "draining", "failed"]
+State = Literal["starting", "ready", "silent", "draining", "failed"]
 
 
 def record(name: str, incarnation: str, url: str, state: State = "ready") -> ReplicaRecord:
@@ -74,6 +74,15 @@ def test_dead_replicas_are_removed(gone: tuple[ReplicaRecord, ...]) -> None:
     follow(registry, record("r0", "i", A))
     follow(registry, *gone)
     assert not registry.snapshot.workers
+
+
+def test_a_silent_replica_stays_with_those_who_know_it_and_nobody_else_takes_it() -> None:
+    knows, does_not = Registry(), Registry()
+    follow(knows, record("r0", "i", A))
+    for registry in (knows, does_not):
+        follow(registry, record("r0", "i", A, "silent"))
+    assert states(knows) == {"r0": "ready"}
+    assert not does_not.snapshot.workers
 
 
 def test_a_restart_is_another_life_wherever_it_is() -> None:
