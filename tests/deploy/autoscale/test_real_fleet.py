@@ -17,7 +17,7 @@ from tests.helpers.steady_load import SteadyLoad
 
 pytestmark = [pytest.mark.ray_cluster, pytest.mark.timeout(600)]
 
-NODE = "127.0.0.3"
+NODE = "127.0.0.63"  # of no other test: Ray's agents listen on fixed ports of it
 MANY = 64
 HOT = "the same long beginning of many prompts, " * 20
 
