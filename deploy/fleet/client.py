@@ -110,6 +110,11 @@ def sentence_of(address: str, error: Exception) -> str:
             f"The Ray at {address} is {theirs} on Python {their_python} and this is {ours} on Python {our_python}; "
             "install the same on all machines."
         )
+    if isinstance(error, ConnectionError):  # Ray says the same of a wrong token and of no Ray at all
+        return (
+            f"Cannot ask the Ray at {address}: it does not run there, or RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH "
+            "do not name its token."
+        )
     return f"Cannot ask the Ray at {address}: {text.partition(chr(10))[0]}"
 
 

@@ -95,4 +95,5 @@ def test_another_ray_is_told_with_both_versions() -> None:
         "The Ray at a:1 is 2.60.0 on Python 3.11.7 and this is 2.59.0 on Python 3.12.1; install the same on all "
         "machines."
     )
-    assert sentence_of("a:1", ConnectionError("no\nmore")) == "Cannot ask the Ray at a:1: no"
+    assert sentence_of("a:1", RuntimeError("no\nmore")) == "Cannot ask the Ray at a:1: no"
+    assert sentence_of("a:1", ConnectionError("no")).startswith("Cannot ask the Ray at a:1: it does not run there, or ")
