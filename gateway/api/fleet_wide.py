@@ -109,7 +109,8 @@ def fan_out_routes(control: WorkerControl, fan_out: FanOut, aborts: Aborts, *, m
     """What every worker is asked to do."""
     router = APIRouter()
 
-    @router.api_route("/flush_cache", methods=["GET", "POST"])
+    @router.get("/flush_cache", include_in_schema=False)
+    @router.post("/flush_cache")
     async def flush_cache(request: Request) -> Response:
         outcomes = await fan_out.post("/flush_cache", request.headers.raw, b"")
         for outcome in outcomes:

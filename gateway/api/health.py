@@ -9,19 +9,19 @@ from gateway.api.answers import fault
 from gateway.fleet.registry import Registry
 from gateway.proxy.forwarder import Forwarder
 
-_METHODS = ["GET", "HEAD"]  # some balancers only want the status
-
-
 def health_routes(registry: Registry, forwarder: Forwarder) -> APIRouter:
     """Whether this gateway lives, and whether it can serve."""
     router = APIRouter()
 
-    @router.api_route("/liveness", methods=_METHODS)
+    @router.head("/liveness", include_in_schema=False)  # some balancers only want the status
+    @router.get("/liveness")
     async def liveness() -> dict[str, str]:
         return {"status": "alive"}
 
-    @router.api_route("/health", methods=_METHODS)
-    @router.api_route("/readiness", methods=_METHODS)
+    @router.head("/health", include_in_schema=False)
+    @router.head("/readiness", include_in_schema=False)
+    @router.get("/health")
+    @router.get("/readiness")
     async def readiness() -> Response:
         if forwarder.draining:
             return fault(503, "The gateway is shutting down.")

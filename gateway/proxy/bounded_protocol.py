@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from gateway.proxy.endpoints import refusal
 from gateway.proxy.http1 import MAX_HEAD_BYTES
 
+_LINGER_S = 10.0  # for a client to take what it was sent before the connection was closed
 _LINE_BYTES = 4  # of a header line beside name and value
 _MIN_BYTES_PER_S = 16 * 1024  # of a body, once its time-out is over
 
@@ -47,6 +48,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _head_bytes = 0  # of it, in earlier reads
     _read_bytes = 0  # of this read
     _body_bytes_read = 0  # of the request that is being read
+    _closing_since_s: float | None = None  # when the sweep first saw that we wait for the client to take the rest
     _read_since_s: float | None = None  # when the sweep first saw that we wait for the rest of a request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -106,8 +108,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self.refuse(400, msg)
 
     def check_time(self, now_s: float) -> None:
-        """Close the connection if it makes us wait for a request's bytes for too long."""
-        if not (self._in_request or self._silent) or self.flow.read_paused or self.transport.is_closing():
+        """Close the connection if it makes us wait for a request's bytes for too long, or to be closed."""
+        if self.transport.is_closing():
+            self._closing_since_s = now_s if self._closing_since_s is None else self._closing_since_s
+            if now_s - self._closing_since_s > _LINGER_S:
+                self.transport.abort()
+            return
+        if not (self._in_request or self._silent) or self.flow.read_paused:
             return
         if self._read_since_s is None:
             self._read_since_s = now_s

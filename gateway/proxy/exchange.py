@@ -71,6 +71,7 @@ class Exchange(Progress):
     def pause(self) -> None:
         """The client reads slower than the worker writes."""
         self._paused = True
+        self._progress_s = self._forwarder.clock.now_s()
         if self._connection is not None:
             self._connection.pause_reading()
 
@@ -83,6 +84,10 @@ class Exchange(Progress):
 
     def check_time(self, now_s: float) -> None:
         """Called by the sweep, whatever the request waits for: give up where a time-out has passed."""
+        if self._is_stuck(now_s):
+            self.cancel()
+            self._downstream.abort()
+            return
         message = self._too_long(now_s, at_worker=self._connection is not None)
         if not message:
             return

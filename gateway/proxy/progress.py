@@ -44,20 +44,24 @@ class Progress:
         self._paused = False
         self._scan_usage = True
         self.start_s = self._attempt_start_s = forwarder.clock.now_s()
-        self._progress_s = 0.0  # when body bytes last came, as far as the last sweep saw
+        # When body bytes last came, as far as the last sweep saw, or the client began or ceased to hold us back.
+        self._progress_s = 0.0
         self._gaps_s: list[float] | None = None  # of a stream: where the times between its pieces go
         self._piece_s = 0.0  # when its last piece came
 
     def _too_long(self, now_s: float, *, at_worker: bool) -> str | None:
         """Which time-out has passed, None if none has. `at_worker`: a worker has the request; other waits have bounds
-        of their own beside the total one."""
+        of their own beside the total one. While the client holds us back, nothing can come from a worker."""
         if self._moved:
             self._note_progress(now_s)
-        if self._paused:
-            self._progress_s = now_s  # while the client holds us back, nothing can come
         begun = bool(self._status)
-        silence_s = now_s - (self._progress_s if begun else self._attempt_start_s) if at_worker else 0.0
+        since_s = self._progress_s if begun else self._attempt_start_s
+        silence_s = now_s - since_s if at_worker and not self._paused else 0.0
         return self._forwarder.timeouts.exceeded(age_s=now_s - self.start_s, silence_s=silence_s, begun=begun)
+
+    def _is_stuck(self, now_s: float) -> bool:
+        """Whether the client has taken nothing for as long as a worker may send nothing."""
+        return self._paused and now_s - self._progress_s > self._forwarder.timeouts.idle_s
 
     def _note_progress(self, now_s: float) -> None:
         assert self.choice is not None

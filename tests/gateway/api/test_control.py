@@ -245,6 +245,22 @@ async def test_unknown_routes_are_404(path: str) -> None:
             assert (answer.status_code, answer.json()["error"]["type"]) == (404, "not_found_error")
 
 
+async def test_balancers_may_ask_for_the_status_alone(fast_path: bool) -> None:
+    async with FakeWorker() as worker, running_gateway([worker], fast_path=fast_path) as gateway:
+        for path in ("/health", "/readiness", "/liveness"):
+            answer = await gateway.client.head(path)
+            assert (answer.status_code, answer.content) == (200, b"")
+    async with running_gateway([], fast_path=fast_path) as gateway:
+        assert (await gateway.client.head("/health")).status_code == 503
+
+
+async def test_the_surface_describes_itself() -> None:
+    """FastAPI warns of what it cannot tell apart, and warnings are errors here."""
+    async with running_gateway([]) as gateway:
+        described = (await gateway.client.get("/openapi.json")).json()
+        assert {"/workers", "/flush_cache", "/route/explain", "/readiness"} <= described["paths"].keys()
+
+
 async def test_metrics_tell_what_happened(fast_path: bool) -> None:
     async def with_usage(request: Received, reply: Reply) -> None:
         usage = {"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 64}}

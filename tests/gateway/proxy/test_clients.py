@@ -105,6 +105,44 @@ async def test_client_that_leaves_while_we_connect(fast_path: bool) -> None:
         assert not worker.requests
 
 
+async def test_a_client_that_takes_nothing_is_left_in_the_end(fast_path: bool) -> None:
+    """It must not hold a place at a worker until the total time-out, nor a connection for ever."""
+
+    async def pours(request: Received, reply: Reply) -> None:
+        await reply.stream_head()
+        while True:
+            await reply.chunk(event("x" * 100_000))
+
+    clock = FakeClock()
+    async with (
+        FakeWorker(pours) as worker,
+        running_gateway(
+            [worker], fast_path=fast_path, clock=clock, idle_timeout_s=20, health_interval_s=3600
+        ) as gateway,
+    ):
+        forwarder = gateway.gateway.forwarder
+        client = await gateway.raw()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await client.send(request_bytes(chat_body(stream=True)))
+        await until(lambda: any(exchange._paused for exchange in forwarder.live), 10, "it holds us back")
+        forwarder.check_times(clock.now_s())  # which sees what came before
+        clock.advance(20)
+        forwarder.check_times(clock.now_s())
+        assert gateway.inflight == 1
+        clock.advance(1)
+        forwarder.check_times(clock.now_s())
+        await until(lambda: worker.active == 0 and gateway.inflight == 0, 5, "the worker was left")
+        assert gateway.metric("client_disconnects_total") == 1
+        assert gateway.metric("upstream_errors_total") == 0
+        if fast_path:
+            connections = gateway.server.server_state.connections
+            for _ in range(3):
+                gateway.server.close_idle_connections()
+                clock.advance(6)
+            await until(lambda: not connections, 5, "the connection is gone")
+        client.close()
+
+
 async def test_slow_reader_holds_back_the_worker(fast_path: bool) -> None:
     """The worker has 50 MB to say; while nobody reads, the gateway takes a small part, and then every byte."""
     piece, count = b"x" * 50_000, 1000
