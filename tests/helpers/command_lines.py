@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from common.settings import Settings, load
 from deploy.fleet.apply import ApplySettings
@@ -12,7 +13,7 @@ from worker.config import WorkerSettings
 _PROGRAMS: dict[str, type[Settings]] = {"gateway": GatewaySettings, "worker": WorkerSettings, "serve": ApplySettings}
 
 
-def parsed(words: Sequence[str]) -> Settings:
-    """The settings of `canopy WORDS`. Raises UserError as the program would."""
+def parsed(words: Sequence[str], env: Mapping[str, str] = MappingProxyType({})) -> Settings:
+    """The settings of `canopy WORDS` in that environment. Raises UserError as the program would."""
     command, *flags = words
-    return load(_PROGRAMS[command], flags, {}, prog=f"canopy {command}").settings
+    return load(_PROGRAMS[command], flags, env, prog=f"canopy {command}").settings

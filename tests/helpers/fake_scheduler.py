@@ -14,6 +14,7 @@ from worker.ipc.messages import (
     AbortAll,
     AbortRequest,
     CallReply,
+    ContinueGeneration,
     FinishReason,
     FlushCache,
     FrontendMessage,
@@ -23,6 +24,7 @@ from worker.ipc.messages import (
     HotPrefix,
     HotPrefixes,
     LoadReport,
+    PauseGeneration,
     RequestTimes,
     SchedulerMessage,
     SchedulerReady,
@@ -121,6 +123,9 @@ class FakeScheduler:
                 self.live.pop(rid, None)
             case GetLoad(call_id=call_id):
                 self._emit_soon(self.load(call_id))
+            case PauseGeneration(call_id=call_id) | ContinueGeneration(call_id=call_id):
+                self.paused = isinstance(message, PauseGeneration)
+                self._emit_soon(CallReply(call_id=call_id, ok=True))
             case GetHotPrefixes(call_id=call_id):
                 prefix = HotPrefix(tokens=pack_tokens([5, 6, 7]), hits=2)
                 self._emit_soon(HotPrefixes(call_id=call_id, prefixes=[prefix]))

@@ -162,6 +162,7 @@ class Lab:
                 script,
             ],
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             preexec_fn=partial(die_with_parent, os.getpid()),
         )
         assert self._router.stdout is not None
@@ -204,12 +205,14 @@ class Lab:
         script = f"""echo $$ > {cgroup}/cgroup.procs
             exec nsenter --target={self._router_pid} --mount --net --pid --uts \\
             unshare --mount --net --pid --uts --ipc --cgroup --fork --kill-child sh -ec {shlex.quote(boot)}"""
-        machine.launcher = subprocess.Popen(
-            ["bash", "-ec", script],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            preexec_fn=partial(die_with_parent, os.getpid()),
-        )
+        with (self.directory / f"{machine.name}.log").open("ab") as log:
+            machine.launcher = subprocess.Popen(
+                ["bash", "-ec", script],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                preexec_fn=partial(die_with_parent, os.getpid()),
+            )
         stdin, stdout = machine.launcher.stdin, machine.launcher.stdout
         assert stdin is not None and stdout is not None
         assert stdout.readline() == b"ready\n"

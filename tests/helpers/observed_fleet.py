@@ -134,11 +134,11 @@ class Clients:
                 await anext(lines)
         self.truth.cancelled += 1
 
-    async def load(self, texts: Iterator[str], *, tokens: int, clients: int, stop: asyncio.Event) -> None:
-        """Ask again and again, from many clients, half of them streaming, until told to stop."""
+    async def load(self, texts: Iterator[str], *, tokens: int, clients: int) -> None:
+        """Ask again and again, from many clients, half of them streaming, until cancelled."""
 
         async def client(number: int) -> None:
-            while not stop.is_set():
+            while True:
                 try:
                     text = next(texts)
                     await (self.stream(text, tokens=tokens) if number % 2 else self.ask(text, tokens=tokens))

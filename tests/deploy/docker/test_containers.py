@@ -75,7 +75,8 @@ def test_our_services_have_valid_commands_room_and_health(name: str) -> None:
     for service in compose(name)["services"].values():
         if not service["image"].startswith("canopy:"):
             continue
-        settings = parsed([str(word) for word in service["command"]]).model_dump()
+        variables = {n: v or f"value of {n}" for n, v in service.get("environment", {}).items()}
+        settings = parsed(service["command"], variables).model_dump()
         assert settings["host"] == "0.0.0.0"
         if service["command"][0] == "worker":
             assert service["shm_size"] in ("2gb", "8gb")

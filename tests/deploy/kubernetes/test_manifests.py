@@ -107,7 +107,8 @@ def test_the_schemas_refuse_a_misspelt_key() -> None:
 
 @pytest.mark.parametrize("container", OURS)
 def test_our_programs_accept_the_arguments(container: Manifest) -> None:
-    settings = parsed(container["args"])
+    secrets = {variable["name"]: f"value of {variable['name']}" for variable in container["env"]}
+    settings = parsed(container["args"], {n: v for n, v in secrets.items() if n.startswith("CANOPY_")})
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert settings.model_dump()["port"] == ports["http"]
     assert settings.model_dump()["host"] == "0.0.0.0"
