@@ -57,18 +57,18 @@ def log_softmax(reference: Any, ids: list[int]) -> torch.Tensor:
     return lines
 
 
-def errors(reference: Any, prompt: list[int], scored: Scored) -> np.ndarray:
-    """Differences of all log-probabilities told: of tokens, of the best ones, of listed ones."""
+def told_and_true(reference: Any, prompt: list[int], scored: Scored) -> np.ndarray:
+    """All log-probabilities told, of tokens, of the best ones, of listed ones, beside the reference's: [n, 2]."""
     ids = prompt + scored.tokens
     lines = log_softmax(reference, ids)
     scores = scored.prompt_scores + scored.scores
     assert len(scores) == len(ids) - 1
-    differences = []
+    pairs = []
     for line, token, score in zip(lines, ids[1:], scores, strict=False):
         assert [value for _, value in score.top] == sorted((value for _, value in score.top), reverse=True)
         told = [(token, score.logprob), *score.top, *zip(LISTED, score.listed, strict=True)]
-        differences += [value - float(line[id_]) for id_, value in told]
-    return np.abs(differences)
+        pairs += [(value, float(line[id_])) for id_, value in told]
+    return np.array(pairs)
 
 
 @pytest.mark.timeout(180)
@@ -84,7 +84,7 @@ def test_scores_agree_with_transformers(checkpoint: Path, reference: Any, way: s
     ]
     wishes = [kinds[i % 4] for i in range(len(prompts))]
     told = run_scored(checkpoint, prompts, wishes, **MEMORY | WAYS[way])
-    apart = []
+    pairs = []
     for prompt, wish, scored in zip(prompts, wishes, told, strict=True):
         if wish.logprobs is None:
             assert not scored.scores and not scored.prompt_scores
@@ -92,11 +92,11 @@ def test_scores_agree_with_transformers(checkpoint: Path, reference: Any, way: s
         if wish.greedy:
             assert [score.top[0][0] for score in scored.scores] == scored.tokens
             assert [score.top[0][1] for score in scored.scores] == [score.logprob for score in scored.scores]
-        apart.append(errors(reference, prompt, scored))
-    every = np.concatenate(apart)
-    print(f"\n{way}: {len(every)} log-probabilities, {every.mean():.4f} apart in the mean, {every.max():.3f} at most")
-    assert every.mean() < 0.03
-    assert np.quantile(every, 0.999) < 0.25
+        pairs.append(told_and_true(reference, prompt, scored))
+    seen, true = np.concatenate(pairs).T
+    error = float(np.linalg.norm(seen - true) / np.linalg.norm(true))
+    print(f"\n{way}: {len(seen)} log-probabilities, relative error {error:.4f}, {abs(seen - true).max():.3f} at most")
+    assert error < 2e-2  # bf16, as for the logits themselves
 
 
 @pytest.mark.parametrize("way", ["default", "eager", "no overlap"])
