@@ -97,9 +97,8 @@ class ModelTokenizer:
                 self.hugging_face.apply_chat_template(
                     list(messages),
                     tokenize=False,
-                    add_generation_prompt=not continue_final_message,
                     continue_final_message=continue_final_message,
-                    **{**self._variables, **variables},
+                    **{"add_generation_prompt": not continue_final_message, **self._variables, **variables},
                 )
             )
         except Exception as error:  # the template is the model's code: whatever it raises is about the messages

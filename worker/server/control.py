@@ -14,9 +14,9 @@ from common.exposition import CONTENT_TYPE, render
 from common.settings import public_values
 from worker.ipc.messages import LoadReport
 from worker.sampling_params import SamplingParams
+from worker.server.chat_messages import template_messages
 from worker.server.errors import RequestFault
 from worker.server.http import JsonAnswer, read_body
-from worker.server.openai import template_message
 from worker.server.prompts import Ask, encode_chat, new_id, start
 from worker.server.replies import whole_reply
 from worker.server.sampling import check_token_ids
@@ -191,7 +191,7 @@ async def tokenize(service: Service, request: Request) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise RequestFault(400, "Give exactly one of prompt and messages.", param="prompt")
     if body.messages is not None:
-        tokens = await encode_chat(serving, [template_message(message) for message in body.messages])
+        tokens = await encode_chat(serving, template_messages(body.messages, takes_tools=serving.takes_tools))
     else:
         text, specials = body.prompt or "", body.add_special_tokens is not False
         tokenizer = serving.tokenizer.tokenizer

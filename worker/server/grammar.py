@@ -32,10 +32,13 @@ class GrammarRules:
         if len(asked) > 1:
             text = f"Give only one of {asked[0].param} and {asked[1].param}."
             raise RequestFault(400, text, param=asked[1].param)
-        if self.obstacle is not None:
-            text = _NO_GRAMMARS.format(param=asked[0].param, why=self.obstacle)
-            raise RequestFault(400, text, param=asked[0].param)
+        self.check(asked[0].param)
         return asked[0]
+
+    def check(self, param: str) -> None:
+        """Raise RequestFault if no grammar can be followed; `param` is the field that asks for one."""
+        if self.obstacle is not None:
+            raise RequestFault(400, _NO_GRAMMARS.format(param=param, why=self.obstacle), param=param)
 
 
 def _field(fields: Any, name: str, at: str) -> GrammarAsked | None:

@@ -10,6 +10,7 @@ from fastapi import Request, Response
 
 from worker.sampling_params import SamplingParams
 from worker.server.answers import Answer
+from worker.server.chat import ChatReader, begin
 from worker.server.errors import RequestFault
 from worker.server.fields import MAX_PROMPTS
 from worker.server.http import JsonAnswer, read_body
@@ -20,17 +21,19 @@ from worker.server.openai_chunks import (
     Header,
     UsageWanted,
     chat_choice_logprobs,
+    chat_finish_fields,
+    chat_message,
+    chat_scored,
     finish_fields,
     usage,
 )
-from worker.server.prompts import Ask, encode, encode_chat, new_id, start
+from worker.server.prompts import Ask, encode, new_id, start
 from worker.server.replies import stream_reply, whole_reply
 from worker.server.sampling import copies
-from worker.server.schemas import ChatRequest, CompletionRequest, Message, OpenAIFields, StreamOptions
+from worker.server.schemas import ChatRequest, CompletionRequest, OpenAIFields, StreamOptions
 from worker.server.service import Service, Serving
 from worker.server.streams import Generation
-
-_LENGTHS = ("max_completion_tokens", "max_tokens")  # the first one given is the one that counts
+from worker.server.tokenizer import TextCodec
 
 
 async def completions(service: Service, request: Request) -> Response:
@@ -63,44 +66,29 @@ async def chat_completions(service: Service, request: Request) -> Response:
     serving = service.admit()
     body = await read_body(request, ChatRequest, service.settings.max_body_bytes)
     service.check_model(body.model)
-    sampling = serving.rules.for_chat(body)
-    variables = dict(body.chat_template_kwargs or {})
-    if body.reasoning_effort is not None:
-        variables["reasoning_effort"] = body.reasoning_effort
-    input_ids = await encode_chat(
-        serving,
-        [template_message(message) for message in body.messages],
-        continue_final_message=bool(body.continue_final_message),
-        variables=variables,
-    )
     header = _header(service, body, "chatcmpl-", "chat.completion")
-    generation = _start(serving, body, _asks(body, input_ids, sampling, "messages"), header)
+    chat = await begin(serving, body, header.id)
     tokenizer = serving.tokenizer.tokenizer
     if body.stream:
-        chunks = ChatChunks(header, generation.answers, body.n or 1, _usage_wanted(service, body), tokenizer)
-        return await stream_reply(request, generation, chunks)
-    await whole_reply(request, generation)
-    choices = [
-        {
-            "index": answer.index,
-            "message": {"role": "assistant", "content": answer.text},
-            "logprobs": chat_choice_logprobs(answer, answer.read(), tokenizer),
-            **finish_fields(answer),
-        }
-        for answer in generation.answers
-    ]
-    return _whole(service, header, choices, generation.answers, body)
+        chunks = ChatChunks(header, chat, body.n or 1, _usage_wanted(service, body), tokenizer)
+        return await stream_reply(request, chat.generation, chunks)
+    await whole_reply(request, chat.generation)
+    choices = [_choice(reader, tokenizer) for reader in chat.readers]
+    return _whole(service, header, choices, chat.generation.answers, body)
 
 
-def template_message(message: Message) -> dict[str, Any]:
-    """A message as chat templates know it: content is a text, and developer is another word for system."""
-    role = "system" if message.role == "developer" else message.role
-    plain: dict[str, Any] = {"role": role, "content": message.content or ""}
-    return plain if message.name is None else plain | {"name": message.name}
+def _choice(reader: ChatReader, tokenizer: TextCodec) -> dict[str, Any]:
+    answer, chunk = reader.answer, reader.read().chunk
+    return {
+        "index": answer.index,
+        "message": chat_message(reader),
+        "logprobs": chat_choice_logprobs(answer, chat_scored(answer, chunk), tokenizer),
+        **chat_finish_fields(reader),
+    }
 
 
 def _asks(body: OpenAIFields, input_ids: list[int], sampling: SamplingParams, param: str) -> list[Ask]:
-    length_param = next((name for name in _LENGTHS if getattr(body, name, None) is not None), None)
+    length_param = "max_tokens" if body.max_tokens is not None else None
     return [Ask(input_ids, one, param, length_param=length_param) for one in copies(sampling, body.n or 1)]
 
 

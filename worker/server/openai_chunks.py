@@ -8,8 +8,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from worker.server.answers import Answer, Chunk
+from worker.server.chat import Chat, ChatReader
 from worker.server.http import DONE, event
-from worker.server.logprobs import CompletionLogprobs, chat_logprobs, scored_prompt, scored_tokens
+from worker.server.logprobs import CompletionLogprobs, ScoredToken, chat_logprobs, scored_prompt, scored_tokens
+from worker.server.parsers.base import CallArguments, CallStart, Content, Part, Reasoning
 from worker.server.tokenizer import TextCodec
 
 
@@ -38,11 +40,46 @@ def finish_fields(answer: Answer) -> dict[str, Any]:
     return {"finish_reason": answer.finish.kind, "matched_stop": answer.finish.matched}
 
 
-def chat_choice_logprobs(answer: Answer, chunk: Chunk, tokenizer: TextCodec) -> dict[str, Any] | None:
-    """The `logprobs` of a chunk of a chat choice; null unless asked for."""
-    if answer.request.sampling.logprobs is None:
-        return None
-    return chat_logprobs(scored_tokens(chunk.token_ids, chunk.scores), tokenizer.token_bytes)
+def chat_finish_fields(reader: ChatReader) -> dict[str, Any]:
+    """The same of a chat's answer, which may end with calls."""
+    return finish_fields(reader.answer) | {"finish_reason": reader.finish_reason}
+
+
+def chat_message(reader: ChatReader) -> dict[str, Any]:
+    """The message of an answer that was read to its end."""
+    message: dict[str, Any] = {"role": "assistant", "content": reader.content or (None if reader.calls else "")}
+    if reader.reasoning:
+        message["reasoning_content"] = reader.reasoning
+    if reader.calls:
+        message["tool_calls"] = [_call(call.id, call.name, call.arguments) for call in reader.calls]
+    return message
+
+
+def _call(id_: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _chat_delta(part: Part, reader: ChatReader) -> dict[str, Any]:
+    """A part of an answer as OpenAI's streams have it."""
+    match part:
+        case Reasoning(text):
+            return {"reasoning_content": text}
+        case CallStart(index, name):
+            return {"tool_calls": [{"index": index, **_call(reader.calls[index].id, name, "")}]}
+        case CallArguments(index, text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+        case Content(text):
+            return {"content": text}
+
+
+def chat_choice_logprobs(answer: Answer, scored: Sequence[ScoredToken], tokenizer: TextCodec) -> dict[str, Any] | None:
+    """The `logprobs` of tokens of a chat choice; null unless asked for."""
+    return None if answer.request.sampling.logprobs is None else chat_logprobs(scored, tokenizer.token_bytes)
+
+
+def chat_scored(answer: Answer, chunk: Chunk) -> list[ScoredToken]:
+    """A chunk's tokens with their log-probabilities; none unless asked for."""
+    return [] if answer.request.sampling.logprobs is None else scored_tokens(chunk.token_ids, chunk.scores)
 
 
 class CompletionTexts:
@@ -132,28 +169,35 @@ class CompletionChunks(_OpenAIChunks):
 
 
 class ChatChunks(_OpenAIChunks):
-    """For each choice: the role, then content, then the finish reason by itself."""
+    """For each choice: the role, then reasoning, content and calls, then the finish reason by itself."""
 
-    def __init__(
-        self, header: Header, answers: Sequence[Answer], n: int, wanted: UsageWanted, tokenizer: TextCodec
-    ) -> None:
-        super().__init__(header._replace(object="chat.completion.chunk"), answers, n, wanted)
+    def __init__(self, header: Header, chat: Chat, n: int, wanted: UsageWanted, tokenizer: TextCodec) -> None:
+        super().__init__(header._replace(object="chat.completion.chunk"), chat.generation.answers, n, wanted)
+        self._readers = chat.readers
         self._tokenizer = tokenizer
         self._begun: set[int] = set()
+        self._unsaid: list[list[ScoredToken]] = [[] for _ in chat.readers]  # tokens whose text is still held back
 
     def news(self, answer: Answer) -> Iterator[bytes]:
-        """A content event only if there is text. Log-probabilities wait for the text that their tokens are part of;
-        those of tokens without any come with the finish reason."""
+        """An event for each part. Log-probabilities wait for the text that their tokens are part of; those of tokens
+        without any come with the finish reason."""
         index = answer.index
         if index not in self._begun:
             self._begun.add(index)
             yield self._event(index, delta={"role": "assistant", "content": ""}, logprobs=None, finish_reason=None)
         if not answer.has_something_to_say:
             return
-        chunk = answer.read()
-        logprobs = chat_choice_logprobs(answer, chunk, self._tokenizer)
-        if chunk.text:
-            yield self._event(index, delta={"content": chunk.text}, logprobs=logprobs, finish_reason=None)
-            logprobs = None
-        if chunk.finish is not None:
-            yield self._event(index, delta={}, logprobs=logprobs, **finish_fields(answer))
+        reader = self._readers[index]
+        read = reader.read()
+        self._unsaid[index] += chat_scored(answer, read.chunk)
+        for part in read.parts:
+            delta, logprobs = _chat_delta(part, reader), self._logprobs(answer)
+            yield self._event(index, delta=delta, logprobs=logprobs, finish_reason=None)
+        if read.chunk.finish is not None:
+            logprobs = self._logprobs(answer) if self._unsaid[index] or not read.parts else None
+            yield self._event(index, delta={}, logprobs=logprobs, **chat_finish_fields(reader))
+
+    def _logprobs(self, answer: Answer) -> dict[str, Any] | None:
+        """Those of the tokens that no event has told yet."""
+        scored, self._unsaid[answer.index] = self._unsaid[answer.index], []
+        return chat_choice_logprobs(answer, scored, self._tokenizer)

@@ -38,6 +38,7 @@ from worker.server.fields import (
     Unbuilt,
     unbuilt,
 )
+from worker.server.tool_fields import ToolCalls, ToolChoice, Tools
 
 Prompts = list[str] | list[list[int]]
 
@@ -159,7 +160,9 @@ class Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Annotated[str | None, BeforeValidator(_as_text)] = None
     name: Identifier = None
-    tool_calls: Unbuilt = None
+    tool_calls: ToolCalls = None
+    tool_call_id: Identifier = None
+    reasoning_content: str | None = None
     function_call: Unbuilt = None
 
 
@@ -173,8 +176,12 @@ class ChatRequest(OpenAIFields):
     reasoning_effort: Annotated[str, Field(max_length=32)] | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs = None
-    tools: Unbuilt = None
-    tool_choice: Annotated[Any, unbuilt("none", "auto")] = None
+    tools: Tools = None
+    tool_choice: ToolChoice = None
+    parallel_tool_calls: bool | None = None
+    add_generation_prompt: bool | None = None
+    separate_reasoning: bool | None = None
+    stream_reasoning: bool | None = None
     functions: Unbuilt = None
     function_call: Annotated[Any, unbuilt("none", "auto")] = None
     modalities: Annotated[Any, unbuilt(["text"])] = None

@@ -23,6 +23,7 @@ from worker.server.errors import RequestFault
 from worker.server.lifecycle import Lifecycle, ReplicaState
 from worker.server.limits import PromptLimits, takes_priority
 from worker.server.metrics import Buckets, RequestMetrics
+from worker.server.parsers.choose import Families, families
 from worker.server.request_log import request_log
 from worker.server.sampling import SamplingDefaults, SamplingRules
 from worker.server.scheduler_client import SchedulerAnswer, SchedulerClient
@@ -64,6 +65,8 @@ class Serving:
     rules: SamplingRules
     limits: PromptLimits
     streams: Streams
+    families: Families  # how the model writes calls and reasoning
+    takes_tools: bool  # its chat template shows tools to it
 
 
 class Service:
@@ -120,7 +123,10 @@ class Service:
         log = request_log(self.settings, files.tokenizer)
         interval = self.settings.stream_interval
         streams = Streams(self._send, files.tokenizer, self._metrics, log, self._clock, interval)
-        self._serving = Serving(ready, tokenizer, rules, limits, streams)
+        template = files.tokenizer.chat_template
+        ways = families(self.settings.tool_call_parser, self.settings.reasoning_parser, template, ready.architectures)
+        takes_tools = "tools" in (template or "")
+        self._serving = Serving(ready, tokenizer, rules, limits, streams, ways, takes_tools)
         self.scheduler_metrics.ready = ready
         self.scheduler_metrics.ready_after_s = self._clock.now_s() - self._started_s
         self.lifecycle.move_to(ReplicaState.READY)

@@ -27,6 +27,11 @@ NO_TEXTS = "This server runs with --skip-tokenizer-init and takes token ids only
 class TextCodec(Protocol):
     """From text to token ids and back. Blocking, thread-safe."""
 
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja text that chats are written by; None: there is none."""
+        ...
+
     def check_text(self, param: str) -> None:
         """Raise RequestFault (400) unless texts can be turned into tokens; `param` is the field that holds one."""
         ...
@@ -61,6 +66,8 @@ class TextCodec(Protocol):
 class NoTokenizer:
     """Every text is refused; tokens pass as they are."""
 
+    chat_template = None
+
     def check_text(self, param: str) -> None:
         raise RequestFault(400, NO_TEXTS, param=param)
 
@@ -87,6 +94,12 @@ class NoTokenizer:
 
 class Tokenizer(ModelTokenizer):
     """The tokenizer of one model. `load` makes it."""
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja text that chats are written by."""
+        template = self.hugging_face.chat_template
+        return template if isinstance(template, str) else None
 
     def check_text(self, param: str) -> None:
         """Any text will do."""

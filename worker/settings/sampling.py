@@ -44,11 +44,11 @@ class SamplingSettings(Settings):
     completion_template: str | None = _option(
         None, "template for code completion", not_built="put the model's own markers into the prompt"
     )
-    reasoning_parser: str | None = _option(
-        None, "splits reasoning from answers", not_built="leave it out, answers come as the model writes them"
+    reasoning_parser: Literal["auto", "none", "deepseek-r1", "qwen3", "gpt-oss"] = _option(
+        "auto", "how the model marks its reasoning, which chat answers give apart; auto = by its chat template"
     )
-    tool_call_parser: str | None = _option(
-        None, "reads tool calls out of answers", not_built="leave it out, answers come as the model writes them"
+    tool_call_parser: Literal["auto", "none", "hermes", "qwen", "llama3", "mistral", "deepseekv3", "gpt-oss"] = _option(
+        "auto", "how the model writes tool calls; auto = by its chat template, then by its architecture"
     )
     enable_custom_logit_processor: bool = _option(
         False, "run Python code that requests bring", not_built="use logit_bias instead"

@@ -25,6 +25,18 @@ def _schema_format(schema: Any) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
 
 
+def _with_call(*calls: Any) -> dict[str, Any]:
+    return {"messages": [*HI, {"role": "assistant", "tool_calls": list(calls)}]}
+
+
+def _tool(name: str, **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **more}}
+
+
+def _forced(**more: Any) -> dict[str, Any]:
+    return {"tools": [_tool("f", **more)], "tool_choice": "required"}
+
+
 def _nested(depth: int) -> dict[str, Any]:
     return {"items": _nested(depth - 1)} if depth else {}
 
@@ -41,7 +53,24 @@ FAULTS: list[tuple[str, dict[str, Any], int, str | None]] = [
     (CHAT, {"messages": [{"role": "user", "content": ["hi"]}]}, 400, "messages[0].content"),
     (CHAT, {"messages": [{"role": "tool", "content": "hi"}]}, 400, "messages"),  # the template refuses it
     (CHAT, {"messages": [{"role": "user", "content": "x" * 600}]}, 400, "messages"),
-    (CHAT, {"messages": [*HI, {"role": "assistant", "tool_calls": [{"id": "1"}]}]}, 400, "messages[1].tool_calls"),
+    (CHAT, _with_call({"id": "1"}), 400, "messages[1].tool_calls[0].function"),
+    (
+        CHAT,
+        _with_call({"function": {"name": "f", "arguments": "{"}}),
+        400,
+        "messages[1].tool_calls[0].function.arguments",
+    ),
+    (
+        CHAT,
+        _with_call({"function": {"name": "f", "arguments": "[]"}}),
+        400,
+        "messages[1].tool_calls[0].function.arguments",
+    ),
+    (CHAT, _with_call({"function": {"name": ""}}), 400, "messages[1].tool_calls[0].function.name"),
+    (CHAT, _with_call(*[{"function": {"name": "f"}}] * 129), 400, "messages[1].tool_calls"),
+    (CHAT, {"messages": [*HI, {"role": "assistant", "tool_calls": "f"}]}, 400, "messages[1].tool_calls"),
+    (CHAT, {"messages": [{"role": "tool", "content": "a", "tool_call_id": 5}]}, 400, "messages[0].tool_call_id"),
+    (CHAT, {"messages": [{"role": "assistant", "reasoning_content": 5}]}, 400, "messages[0].reasoning_content"),
     (CHAT, {"model": "other"}, 404, "model"),
     (CHAT, {"model": 5}, 400, "model"),
     (CHAT, {"max_tokens": 0}, 400, "max_tokens"),
@@ -143,8 +172,29 @@ FAULTS: list[tuple[str, dict[str, Any], int, str | None]] = [
     (NATIVE, {"sampling_params": {"structural_tag": "[]"}}, 400, "sampling_params.structural_tag"),
     (NATIVE, {"sampling_params": {"regex": "a", "json_schema": "{}"}}, 400, "sampling_params.json_schema"),
     # what this server does not do
-    (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "tools"),
+    (CHAT, {"tools": [_tool("f")]}, 400, "tools"),  # nobody knows how this model writes calls
+    (CHAT, {"tools": "f"}, 400, "tools"),
+    (CHAT, {"tools": [{"type": "web_search"}]}, 400, "tools[0].type"),
+    (CHAT, {"tools": [{"type": "function"}]}, 400, "tools[0].function"),
+    (CHAT, {"tools": [_tool("a b")]}, 400, "tools[0].function.name"),
+    (CHAT, {"tools": [_tool("f", parameters=5)]}, 400, "tools[0].function.parameters"),
+    (CHAT, {"tools": [_tool("f", parameters={"type": "objekt"})]}, 400, "tools[0].function.parameters"),
+    (CHAT, {"tools": [_tool("f"), _tool("f")]}, 400, "tools[1].function.name"),
+    (CHAT, {"tools": [_tool(f"f{i}") for i in range(1025)]}, 400, "tools"),
     (CHAT, {"tool_choice": "required"}, 400, "tool_choice"),
+    (CHAT, {"tool_choice": "sometimes"}, 400, "tool_choice"),
+    (CHAT, {"tool_choice": _tool("f")}, 400, "tool_choice"),
+    (CHAT, {"tools": [_tool("f")], "tool_choice": _tool("g")}, 400, "tool_choice"),
+    (CHAT, {"tools": [_tool("f")], "tool_choice": {"type": "function"}}, 400, "tool_choice.function"),
+    (CHAT, {"tools": [_tool("f")], "tool_choice": "required", "regex": "a"}, 400, "regex"),
+    (CHAT, _forced(parameters={"if": {}}), 400, "tools[0].function.parameters"),
+    (CHAT, {"parallel_tool_calls": "no"}, 400, "parallel_tool_calls"),
+    (CHAT, {"separate_reasoning": "no"}, 400, "separate_reasoning"),
+    (CHAT, {"stream_reasoning": 1}, 400, "stream_reasoning"),
+    (CHAT, {"reasoning_effort": "x" * 33}, 400, "reasoning_effort"),
+    (CHAT, {"add_generation_prompt": True, "continue_final_message": True}, 400, "add_generation_prompt"),
+    (CHAT, {"chat_template_kwargs": {"messages": []}}, 400, "chat_template_kwargs"),
+    (CHAT, {"chat_template_kwargs": {"tools": []}}, 400, "chat_template_kwargs"),
     (CHAT, {"lora_path": "x"}, 400, "lora_path"),
     (CHAT, {"modalities": ["text", "audio"]}, 400, "modalities"),
     (TEXT, {"prompt": None}, 400, "prompt"),

@@ -136,8 +136,8 @@ SAMPLING: dict[str, Any] = {
     "hf-chat-template-name": None,
     "completion-template": None,
     "default-chat-template-kwargs": None,
-    "reasoning-parser": None,
-    "tool-call-parser": None,
+    "reasoning-parser": "auto",
+    "tool-call-parser": "auto",
     "enable-cache-report": True,  # the gateway corrects its prefix index by it
     "stream-interval": 1,
     "incremental-streaming-output": False,
