@@ -7,6 +7,7 @@ this environment already. `ray up` itself runs on a machine of its own, the lapt
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 import time
@@ -24,18 +25,18 @@ TOKEN = "5eed" * 16
 NAME = "tiny-chat"
 GATEWAY_PORT = 8000
 CPUS_PER_REPLICA = 2  # all that these machines have: one replica for each
-_FLEET = {
-    "models": [
-        {
-            "name": NAME,
-            "model": "/home/canopy/canopy/model",
-            "replicas": 3,
-            "engine": {"device": "sim", "sim-speed": 10},
-            "resources": {"cpus": CPUS_PER_REPLICA},
-        }
-    ],
-    "gateway": {"host": "0.0.0.0", "port": GATEWAY_PORT},
-}
+
+
+def fleet_file(replicas: int) -> str:
+    """What to serve: a tiny model on the simulated device."""
+    model = {
+        "name": NAME,
+        "model": "/home/canopy/canopy/model",
+        "replicas": replicas,
+        "engine": {"device": "sim", "sim-speed": 10},
+        "resources": {"cpus": CPUS_PER_REPLICA},
+    }
+    return yaml.safe_dump({"models": [model], "gateway": {"host": "0.0.0.0", "port": GATEWAY_PORT}})
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class RayUpCluster:
         laptop.put(
             {
                 "project/constraints.txt": "",
-                "project/deploy/fleet.yaml": yaml.safe_dump(_FLEET),
+                "project/deploy/fleet.yaml": fleet_file(replicas=3),
                 "project/cluster.yaml": yaml.safe_dump(cluster._file()),
                 ".canopy/secrets/ray-token": TOKEN,
             }
@@ -75,9 +76,10 @@ class RayUpCluster:
         """The machines that Ray runs on."""
         return [self.head, *self.workers]
 
-    def ray(self, command: str, *, timeout_s: float) -> str:
+    def ray(self, command: str, *arguments: str, timeout_s: float = 60) -> str:
         """Run a `ray` command about this cluster on the laptop."""
-        return self.laptop.run(f"cd project && {VENV}/bin/ray {command} -y cluster.yaml", timeout_s=timeout_s)
+        words = shlex.join([f"{VENV}/bin/ray", *command.split(), "cluster.yaml", *arguments])
+        return self.laptop.run(f"cd project && {words}", timeout_s=timeout_s)
 
     def replicas(self) -> list[dict[str, Any]]:
         """Ready replicas as `canopy status` on the head tells them; none while it cannot."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.machines import Lab, Machine, missing_for_machines
 from tests.helpers.processes import wait_until
-from tests.helpers.ray_up import GATEWAY_PORT, TOKEN, VENV, RayUpCluster
+from tests.helpers.ray_up import GATEWAY_PORT, TOKEN, VENV, RayUpCluster, fleet_file
 from tests.helpers.text_models import save_tiny_chat_model
 
 pytestmark = [pytest.mark.ray_cluster, pytest.mark.timeout(1500)]
@@ -53,13 +53,35 @@ def wait_for_three_nodes(cluster: RayUpCluster, unlike: set[str] = frozenset()) 
 
 def test_after_ray_up_three_nodes_serve(cluster: RayUpCluster, ports_before: Before) -> None:
     began_s = time.monotonic()
-    output = cluster.ray("up", timeout_s=UP_LIMIT_S)
+    output = cluster.ray("up -y", timeout_s=UP_LIMIT_S)
     head_s = time.monotonic() - began_s
     assert "will not be started" not in output and "will not launch" not in output
     wait_for_three_nodes(cluster)
     print(f"ray up: head up after {head_s:.0f} s, three nodes serve after {time.monotonic() - began_s:.0f} s")
     served = {cluster.chat(f"question {n} " * 50)["id"] for n in range(12)}
     assert len(served) == 12
+
+
+def test_status_is_there_through_ray_exec(cluster: RayUpCluster) -> None:
+    output = cluster.ray("exec", "canopy status --json --address auto")
+    assert all(f'"replica-{number}"' in output for number in range(3)), output
+
+
+def apply(cluster: RayUpCluster, replicas: int) -> None:
+    """As docs/clusters.md tells to."""
+    cluster.laptop.put({"project/deploy/fleet.yaml": fleet_file(replicas)})
+    cluster.ray("rsync-up", "deploy/fleet.yaml", "~/canopy/fleet.yaml")
+    cluster.ray("exec", "sudo systemctl reload canopy-fleet@$USER", timeout_s=UP_LIMIT_S)
+
+
+def test_a_changed_fleet_file_changes_only_what_differs(cluster: RayUpCluster) -> None:
+    before = {record["incarnation"] for record in cluster.replicas()}
+    apply(cluster, replicas=2)
+    fewer = {record["incarnation"] for record in cluster.replicas()}
+    assert len(fewer) == 2 and fewer < before
+    apply(cluster, replicas=3)
+    wait_for_three_nodes(cluster)
+    assert fewer < {record["incarnation"] for record in cluster.replicas()}
 
 
 def test_the_token_is_the_owners_alone(cluster: RayUpCluster) -> None:
@@ -130,7 +152,7 @@ def test_a_rebooted_head_brings_the_fleet_back(cluster: RayUpCluster) -> None:
 
 def test_ray_down_leaves_nothing(cluster: RayUpCluster, ports_before: Before) -> None:
     began_s = time.monotonic()
-    cluster.ray("down", timeout_s=DOWN_LIMIT_S)
+    cluster.ray("down -y", timeout_s=DOWN_LIMIT_S)
 
     def leftovers() -> list[str]:
         return [
