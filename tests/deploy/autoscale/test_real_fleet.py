@@ -101,7 +101,7 @@ def test_many_replicas_register_serve_and_drain(cluster: RayCluster, tiny_chat_m
         drained_s = time.monotonic() - began_s
     print(
         f"\n{MANY} replicas ready after {ready_s:.0f} s, {each_mib:.0f} MiB each; {served} of them served; drained to "
-        f"one after {drained_s:.0f} s; {dict(load.outcomes)}"
+        f"one after {drained_s:.0f} s; {dict(load.outcomes)} {dict(load.faults)}"
     )
     assert set(load.outcomes) == {"answered"}, load.faults
     assert served == MANY
