@@ -84,13 +84,26 @@ class GetHotPrefixes(msgspec.Struct, frozen=True, kw_only=True, tag="get_hot_pre
     max_tokens: int
 
 
+class PauseGeneration(msgspec.Struct, frozen=True, kw_only=True, tag="pause"):
+    """Compute nothing until ContinueGeneration; new requests wait. Those that run keep their place in the KV pool, or
+    with `retract` give it up and wait at the front of the queue. Answered by CallReply."""
+
+    call_id: int
+    retract: bool = False
+
+
+class ContinueGeneration(msgspec.Struct, frozen=True, kw_only=True, tag="continue"):
+    """End a pause. Answered by CallReply."""
+
+    call_id: int
+
+
 class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="shutdown"):
     """Leave the loop after this step; running requests are dropped."""
 
 
-FrontendMessage = (
-    GenerateRequest | AbortRequest | AbortAll | StopMatched | FlushCache | GetLoad | GetHotPrefixes | Shutdown
-)
+SchedulerCall = FlushCache | GetLoad | GetHotPrefixes | PauseGeneration | ContinueGeneration
+FrontendMessage = GenerateRequest | AbortRequest | AbortAll | StopMatched | SchedulerCall | Shutdown
 
 # --- scheduler -> frontend -------------------------------------------------------------------------------------------
 

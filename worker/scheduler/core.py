@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+import numpy as np
 
 from common.clock import Clock
 from worker.cache.hot_prefixes import hot_prefixes
@@ -19,6 +20,7 @@ from worker.ipc.messages import (
     AbortAll,
     AbortRequest,
     CallReply,
+    ContinueGeneration,
     FlushCache,
     FrontendMessage,
     GenerateRequest,
@@ -27,6 +29,8 @@ from worker.ipc.messages import (
     HotPrefix,
     HotPrefixes,
     LoadReport,
+    PauseGeneration,
+    SchedulerCall,
     SchedulerMessage,
     SchedulerReady,
     Shutdown,
@@ -89,6 +93,7 @@ class Scheduler:
         self._num_arrivals = 0
         self._grammars = GrammarQueue(grammar_compiler)
         self.shut_down = False
+        self._paused = False
 
         self._limits = limits = resolve_limits(settings, info)
         self._priorities = priorities = PriorityRules.of(settings)
@@ -122,14 +127,18 @@ class Scheduler:
                 self._stop(message)
             case AbortAll():
                 self._abort_all()
-            case FlushCache() | GetLoad() | GetHotPrefixes():
-                self._emit(self._answer(message))
             case Shutdown():
                 self.shut_down = True
+            case _:
+                self._emit(self._answer(message))
 
     def step(self) -> bool:
         """Launch a step, handle a step's results, send the news. False when there was nothing to launch or handle."""
         self._take_compiled()
+        if self._paused:
+            self._settle()
+            self._send_news()
+            return False
         released = self._table.num_released
         if self._launched is not None and self._planner.must_settle():
             self._settle()
@@ -142,14 +151,19 @@ class Scheduler:
         else:
             self._launched = launched
             self._settle()
+        self._send_news()
+        return worked or self._grammars.rest()
+
+    def _send_news(self) -> None:
         if self._recorder is not None:
             self._recorder.flush()
         self._outbox.flush()
-        return worked or self._grammars.rest()
 
     def on_idle(self) -> None:
-        """Nothing is left to do: check that nothing leaked, and forget what was learnt from past load."""
+        """Nothing is left to do, or all is paused: check that nothing leaked, and forget what past load has taught."""
         self._outbox.flush()
+        if self._paused and not self.idle:
+            return
         assert self.idle, f"{self._lifecycle.num_live} live requests, but nothing to compute"
         self.check_pool()
         self._ratio.reset()
@@ -306,14 +320,30 @@ class Scheduler:
             return []
         return [HotPrefix(tokens=tokens, hits=hits) for tokens, hits in hot_prefixes(self._prefixes, max_tokens)]
 
-    def _answer(self, call: FlushCache | GetLoad | GetHotPrefixes) -> SchedulerMessage:
+    def _answer(self, call: SchedulerCall) -> SchedulerMessage:
         match call:
+            case PauseGeneration():
+                self._pause(retract=call.retract)
+                return CallReply(call_id=call.call_id, ok=True)
+            case ContinueGeneration():
+                self._paused = False
+                return CallReply(call_id=call.call_id, ok=True)
             case FlushCache():
                 return self._flush_cache(call.call_id)
             case GetLoad():
                 return self.load_report(call.call_id)
             case GetHotPrefixes():
                 return HotPrefixes(call_id=call.call_id, prefixes=self._hot_prefixes(call.max_tokens))
+
+    def _pause(self, *, retract: bool) -> None:
+        """What is in flight still counts. Who is retracted keeps its outputs, and its place before others."""
+        self._paused = True
+        if retract:
+            self._settle()
+            table = self._table
+            rows = table.used_rows()
+            for request in table.requests(rows[np.argsort(-table.arrival[rows])]):
+                self._lifecycle.retract(request)
 
     def _flush_cache(self, call_id: int) -> CallReply:
         if not self.idle:

@@ -31,6 +31,8 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/v1/hot_prefixes", control.hot_prefixes),
     ("GET POST", "/flush_cache", control.flush_cache),
     ("POST", "/abort_request", control.abort_request),
+    ("POST", "/pause_generation", control.pause_generation),
+    ("POST", "/continue_generation", control.continue_generation),
     ("POST", "/tokenize", control.tokenize),
     ("POST", "/v1/tokenize", control.tokenize),
     ("POST", "/detokenize", control.detokenize),
@@ -46,6 +48,8 @@ _ACCESS = {  # all others are for clients
     "/v1/hot_prefixes": Access.ADMIN,
     "/flush_cache": Access.ADMIN,
     "/abort_request": Access.ADMIN,
+    "/pause_generation": Access.ADMIN,
+    "/continue_generation": Access.ADMIN,
 }
 
 

@@ -20,7 +20,7 @@ from worker.server.http import JsonAnswer, read_body
 from worker.server.prompts import Ask, encode_chat, new_id, start
 from worker.server.replies import whole_reply
 from worker.server.sampling import check_token_ids
-from worker.server.schemas import AbortBody, DetokenizeBody, TokenizeBody
+from worker.server.schemas import AbortBody, AnyBody, DetokenizeBody, PauseBody, TokenizeBody
 from worker.server.service import Service
 
 HEALTH_PREFIX = "HEALTH_CHECK_"
@@ -182,6 +182,33 @@ async def abort_request(service: Service, request: Request) -> Response:
     elif body.rid is not None:
         streams.abort(body.rid)
     return Response()
+
+
+async def pause_generation(service: Service, request: Request) -> Response:
+    """Compute nothing until /continue_generation; new requests wait. Those under way end with an error (mode abort),
+    keep their place (in_place), or give up their KV cache and compute it again later (retract)."""
+    streams = service.serving.streams
+    body = await read_body(request, PauseBody, service.settings.max_body_bytes, empty=PauseBody())
+    if body.mode == "abort":
+        streams.abort_all(503, "Generation was paused, and this request was aborted.")
+    await service.scheduler.pause(retract=body.mode == "retract")
+    return JsonAnswer({"status": "ok", "message": f"Generation is paused (mode {body.mode})."})
+
+
+async def continue_generation(service: Service, _: Request) -> Response:
+    """End a pause."""
+    service.admit()
+    await service.scheduler.go_on()
+    return JsonAnswer({"status": "ok", "message": "Generation goes on."})
+
+
+async def embeddings(service: Service, request: Request) -> Response:
+    """Refused: a generative model has none to give."""
+    service.admit()
+    body = await read_body(request, AnyBody, service.settings.max_body_bytes)
+    service.check_model(body.model)
+    text = f"The model {service.settings.model_name!r} generates text and makes no embeddings; ask an embedding model."
+    raise RequestFault(400, text, param="model")
 
 
 async def tokenize(service: Service, request: Request) -> Response:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from worker.ipc.messages import (
     CallReply,
+    ContinueGeneration,
     FlushCache,
     FrontendMessage,
     GetHotPrefixes,
@@ -15,6 +16,8 @@ from worker.ipc.messages import (
     HotPrefix,
     HotPrefixes,
     LoadReport,
+    PauseGeneration,
+    SchedulerCall,
 )
 from worker.server.errors import RequestFault
 
@@ -49,13 +52,21 @@ class SchedulerClient:
         assert isinstance(answer, HotPrefixes)
         return answer.prefixes
 
+    async def pause(self, *, retract: bool) -> None:
+        """Have nothing computed until `go_on`. Raises RequestFault (503) if the scheduler does not answer."""
+        await self._call(lambda call_id: PauseGeneration(call_id=call_id, retract=retract))
+
+    async def go_on(self) -> None:
+        """End a pause. Raises RequestFault (503) if the scheduler does not answer."""
+        await self._call(lambda call_id: ContinueGeneration(call_id=call_id))
+
     def receive(self, answer: SchedulerAnswer) -> None:
         """Take an answer. One that nobody waits for any more is dropped."""
         future = self._pending.get(answer.call_id)
         if future is not None and not future.done():
             future.set_result(answer)
 
-    async def _call(self, message: Callable[[int], GetLoad | GetHotPrefixes | FlushCache]) -> SchedulerAnswer:
+    async def _call(self, message: Callable[[int], SchedulerCall]) -> SchedulerAnswer:
         call_id = next(self._ids)
         future = self._pending[call_id] = asyncio.get_running_loop().create_future()
         self._send(message(call_id))

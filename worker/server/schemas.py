@@ -254,6 +254,12 @@ class DetokenizeBody(Body):
     skip_special_tokens: bool | None = None
 
 
+class PauseBody(Body):
+    """POST /pause_generation: what happens to requests under way."""
+
+    mode: Literal["abort", "retract", "in_place"] = "abort"
+
+
 class AbortBody(Body):
     """POST /abort_request."""
 

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.helpers.processes import until
 from tests.helpers.replica_app import App, serving
-from worker.ipc.messages import AbortRequest, GenerateRequest, GetHotPrefixes
+from worker.ipc.messages import AbortRequest, GenerateRequest, GetHotPrefixes, PauseGeneration
 from worker.server import control
 from worker.server.lifecycle import ReplicaState
 from worker.server.tokenizer import Tokenizer
@@ -179,3 +179,23 @@ async def test_a_bug_is_a_500_in_the_same_shape(
         assert response.json()["error"]["type"] == "server_error"
         assert "ZeroDivisionError" in caplog.text and "ZeroDivisionError" not in response.text
         assert (await app.client.get("/health")).status_code == 200
+
+
+@pytest.mark.parametrize("mode", ["abort", "retract", "in_place"])
+async def test_generation_pauses_and_goes_on(tokenizer: Tokenizer, mode: str) -> None:
+    async with serving(tokenizer) as app:
+        app.scheduler.paused = True  # so that the first answer is under way
+        running = asyncio.create_task(app.post("/generate", text="hi"))
+        await until(lambda: bool(app.scheduler.requests), 10, "the first request")
+        answer = (await app.post("/pause_generation", mode=mode)).json()
+        assert answer == {"status": "ok", "message": f"Generation is paused (mode {mode})."}
+        assert app.scheduler.of_kind(PauseGeneration) == [PauseGeneration(call_id=1, retract=mode == "retract")]
+        waiting = asyncio.create_task(app.post("/generate", text="ho"))
+        await until(lambda: len(app.scheduler.requests) == 2, 10, "the second request")
+        if mode == "abort":
+            assert (await running).status_code == 503
+        await asyncio.sleep(0.05)
+        assert not waiting.done() and running.done() == (mode == "abort")
+        assert (await app.client.post("/continue_generation")).json()["status"] == "ok"
+        assert (await waiting).status_code == 200
+        assert (await running).status_code == (503 if mode == "abort" else 200)
