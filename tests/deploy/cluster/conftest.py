@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,10 @@ import pytest
 
 from tests.helpers.processes import wait_until
 from tests.helpers.ray_cluster import RayCluster
+from tests.helpers.steady_load import SteadyLoad
+
+RATE = 5.0
+RECOVERY_LIMIT_S = 120.0
 
 
 def free_port() -> int:
@@ -63,6 +70,24 @@ class ClusterFleet:
     def wait_ready(self, count: int, without: set[str] | None = None, timeout_s: float = 120) -> None:
         """Until the gateway sends requests to `count` replicas, none of them in `without`."""
         wait_until(lambda: len(self.ready() - (without or set())) == count, timeout_s, f"{count} replicas ready")
+
+
+@contextmanager
+def measured(what: str, fleet: ClusterFleet, is_whole: Callable[[], bool]) -> Iterator[SteadyLoad]:
+    """Load while the block kills something; prints what was lost and when `is_whole` became true again."""
+    with SteadyLoad(fleet.url, "tiny", RATE) as load:
+        wait_until(lambda: load.outcomes["answered"] >= 5, 60, "answers come")
+        began_s = time.monotonic()
+        yield load
+        wait_until(is_whole, RECOVERY_LIMIT_S, "the fleet is whole again")
+        recovery_s = time.monotonic() - began_s
+        answered = load.outcomes["answered"]
+        wait_until(lambda: load.outcomes["answered"] >= answered + 5, 60, "answers come afterwards")
+    print(
+        f"\n| {what} | {load.outcomes['lost']} lost before the first byte, {load.outcomes['cut']} cut, "
+        f"of {len(load.chats)} | whole after {recovery_s:.1f} s, longest wait {load.longest_wait_s():.1f} s | "
+        f"{dict(load.faults)}"
+    )
 
 
 @pytest.fixture(scope="session")

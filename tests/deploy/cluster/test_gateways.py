@@ -1,0 +1,77 @@
+"""The gateway of a cluster's fleet dies, and a further one joins: rows of the table in docs/operations.md."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.deploy.cluster.conftest import ClusterFleet, free_port, measured
+from tests.helpers.processes import assert_all_end, wait_until
+from tests.helpers.ray_cluster import ray_cluster
+
+pytestmark = [pytest.mark.ray_cluster, pytest.mark.timeout(900)]
+
+REPLICAS = 2
+
+
+@pytest.fixture(scope="module")
+def tiny(sim_model: Path) -> Iterator[ClusterFleet]:
+    """Two replicas, ready at the gateway."""
+    with ray_cluster(head_cpus=8) as cluster:
+        fleet = ClusterFleet(cluster, sim_model, replicas=REPLICAS)
+        fleet.apply()
+        fleet.wait_ready(REPLICAS)
+        yield fleet
+
+
+def gateway_processes(fleet: ClusterFleet) -> list[psutil.Process]:
+    guards = [p for p in fleet.cluster.processes("-m gateway") if "deploy.guard" in p.cmdline()]
+    return [child for guard in guards for child in guard.children()]
+
+
+def test_a_further_gateway_sees_the_same_fleet_at_once(tiny: ClusterFleet) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/workers"
+    command = ["-m", "gateway", "--ray-address", tiny.cluster.address, "--port", str(port)]
+    with subprocess.Popen([sys.executable, *command], env=tiny.cluster.env, stderr=subprocess.DEVNULL) as gateway:
+        try:
+            wait_until(lambda: listens(port), 60, "it listens")
+            began_s = time.monotonic()
+            wait_until(lambda: known(url) == tiny.ready(), 30, "it knows the same replicas")
+            print(f"\n| a further gateway | finds the fleet {time.monotonic() - began_s:.1f} s after it listens |")
+        finally:
+            gateway.terminate()
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+def known(url: str) -> set[str]:
+    workers = httpx.get(url, timeout=5, trust_env=False).json()["workers"]
+    return {worker["incarnation"] for worker in workers if worker["state"] == "ready"}
+
+
+@pytest.mark.parametrize("victim", ["gateway", "its actor"])
+def test_a_killed_gateway_is_started_again(tiny: ClusterFleet, victim: str) -> None:
+    before = tiny.ready()
+    (old,) = gateway_processes(tiny)
+    process = old if victim == "gateway" else tiny.cluster.processes("ray::GatewayActor")[0]
+
+    def is_whole() -> bool:
+        return tiny.ready() == before and old.pid not in [p.pid for p in gateway_processes(tiny)]
+
+    with measured(f"the gateway: {victim}", tiny, is_whole) as load:
+        process.kill()
+        assert_all_end([old.pid], 5)
+    if victim == "gateway":  # who came while it was away has waited; only what it was answering is lost
+        assert not [fault for fault in load.faults if "503" in fault or "ConnectError" in fault], load.faults
