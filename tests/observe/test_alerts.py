@@ -21,15 +21,17 @@ import yaml
 
 from tests.helpers.fake_worker import FakeWorker, Received, Reply
 from tests.helpers.observed_fleet import MODEL, Clients, gateway, observed
-from tests.helpers.prometheus import Prometheus, need, prometheus
+from tests.helpers.prometheus import Prometheus, free_port, need, prometheus
 from tests.helpers.replica_process import ReplicaProcess, replica
 from tests.helpers.text_models import save_tiny_chat_model
 
 pytestmark = [pytest.mark.observe, pytest.mark.timeout(900)]
 FASTER = 20
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules"
-# A slow device with a pool for twenty requests at a time, which reserve next to nothing for their answers.
-FLAGS = ("--device", "sim", "--sim-speed", "0.1", "--max-total-tokens", "3000", "--schedule-conservativeness", "0.1")
+# Requests reserve next to nothing for their answers. The first replica is fast and has a pool that a burst overruns.
+FLAGS = ("--device", "sim", "--schedule-conservativeness", "0.1")
+SPEEDS, POOLS_TOKENS = ("2", "0.1"), (3000, 25600)
+LONG_TOKENS = 100  # of answers to prompts that fill an eighth of the second pool
 
 
 def random_text(rng: random.Random, words: int) -> str:
@@ -68,7 +70,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def replicas(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ReplicaProcess]]:
     with ExitStack() as stack:
         started = [
-            stack.enter_context(replica(model, tmp_path_factory.mktemp(f"r{n}"), *FLAGS, wait=False)) for n in range(2)
+            stack.enter_context(
+                replica(
+                    model,
+                    tmp_path_factory.mktemp("replica"),
+                    *(*FLAGS, "--sim-speed", speed, "--max-total-tokens", str(tokens)),
+                    wait=False,
+                )
+            )
+            for speed, tokens in zip(SPEEDS, POOLS_TOKENS, strict=True)
         ]
         for process in started:
             process.wait_ready()
@@ -78,13 +88,12 @@ def replicas(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @contextlib.asynccontextmanager
 async def load(clients: Clients, texts: Iterator[str], *, tokens: int, number: int) -> AsyncIterator[None]:
     """Clients that ask in the background of a block."""
-    stop = asyncio.Event()
-    asking = asyncio.create_task(clients.load(texts, tokens=tokens, clients=number, stop=stop))
+    asking = asyncio.create_task(clients.load(texts, tokens=tokens, clients=number))
     try:
         yield
     finally:
-        stop.set()
-        await asking
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
 
 
 async def failing(request: Received, reply: Reply) -> None:
@@ -97,7 +106,7 @@ async def test_every_alert_fires_when_it_is_provoked(
     rng, expected = random.Random(1), set(alert_names())
     async with FakeWorker(failing, model=MODEL) as bad:
         with ExitStack() as stack:
-            urls = [*(process.url for process in replicas), bad.url]
+            urls = [process.url for process in replicas]
             gate = ("--max-concurrent-requests", "64", "--queue-size", "500", "--log-level", "error")
             fronted = stack.enter_context(ExitStack())
             address = fronted.enter_context(gateway(urls, tmp_path, *gate))
@@ -105,6 +114,7 @@ async def test_every_alert_fires_when_it_is_provoked(
             watch = Watch(watcher)
             following = asyncio.create_task(watch.follow())
             try:
+                await add_worker(address, bad.url)
                 await provoke(watch, address, replicas, rng)
                 await crash_loop(watch, address, model)
                 for process in replicas:
@@ -123,14 +133,15 @@ async def test_every_alert_fires_when_it_is_provoked(
 async def provoke(watch: Watch, address: str, replicas: list[ReplicaProcess], rng: random.Random) -> None:
     """Everything for which replicas must live."""
     shared = random_text(rng, 200)
+    unlike = (random_text(rng, 20) for _ in itertools.count())
     async with Clients(address) as clients:
+        async with load(clients, unlike, tokens=4, number=4):  # the bad worker fails what it gets
+            await watch.until("CanopyBreakerOpen", within_s=200)
+        await asyncio.gather(storm(watch, replicas[0], unlike), fill(watch, replicas[1], rng))
         async with load(clients, (f"{shared} {n}" for n in itertools.count()), tokens=4, number=4):
-            await watch.until("CanopyBreakerOpen", within_s=60)  # the bad worker fails what it gets
-            await asyncio.sleep(35)  # a time of good hit rates, of which more than the last 30 s count
-        overload = (random_text(rng, 20) for _ in itertools.count())
-        async with load(clients, overload, tokens=100, number=150):
-            names = ("CanopyTtftBurnRate", "CanopyQueueAge", "CanopyRetractionStorm", "CanopyKvPoolFull")
-            await watch.until(*names, "CanopyHitRateDrop", within_s=200)
+            await asyncio.sleep(40)  # a time of good hit rates, of which more than the last 30 s count
+        async with load(clients, unlike, tokens=600, number=150):
+            await watch.until("CanopyTtftBurnRate", "CanopyQueueAge", "CanopyHitRateDrop", within_s=200)
         async with httpx.AsyncClient(timeout=20, trust_env=False) as client, asyncio.timeout(200):
             for number in itertools.count():  # caches are emptied behind the gateway's back
                 if "CanopyPredictionOff" in watch.fired:
@@ -140,19 +151,41 @@ async def provoke(watch: Watch, address: str, replicas: list[ReplicaProcess], rn
                     await client.post(f"{process.url}/flush_cache")
 
 
+async def storm(watch: Watch, process: ReplicaProcess, texts: Iterator[str]) -> None:
+    """Burst after burst of requests that outgrow the pool together. What a replica learns from retractions it forgets
+    when it is idle in between."""
+    async with Clients(process.url.removeprefix("http://")) as clients, asyncio.timeout(200):
+        while "CanopyRetractionStorm" not in watch.fired:
+            await asyncio.gather(*(clients.ask(next(texts), tokens=100) for _ in range(30)))
+
+
+async def fill(watch: Watch, process: ReplicaProcess, rng: random.Random) -> None:
+    """Long prompts with short answers, of which exactly eight fit."""
+    async with Clients(process.url.removeprefix("http://")) as clients:
+        await clients.ask(random_text(rng, 1000), tokens=1)
+        around = clients.truth.prompt_tokens - 2000  # of the chat template; a word is two tokens
+        words = (POOLS_TOKENS[1] // 8 - 16 - LONG_TOKENS - around) // 2
+        async with load(clients, (random_text(rng, words) for _ in itertools.count()), tokens=LONG_TOKENS, number=30):
+            await watch.until("CanopyKvPoolFull", within_s=200)
+
+
 async def crash_loop(watch: Watch, address: str, model: Path) -> None:
     """A worker at a fixed address that is killed as soon as it has been scraped."""
     port = free_port()
-    async with httpx.AsyncClient(timeout=5, trust_env=False) as client:
-        await client.post(f"http://{address}/workers", json={"url": f"http://127.0.0.1:{port}"})
-        async with asyncio.timeout(200):
-            while "CanopyCrashLoop" not in watch.fired:
-                command = [sys.executable, "-m", "worker", "--model-path", str(model), "--port", str(port), *FLAGS]
-                process = await asyncio.create_subprocess_exec(*command, stdout=DEVNULL, stderr=DEVNULL)
-                await until_answers(client, f"http://127.0.0.1:{port}/metrics")
-                await asyncio.sleep(1.5)
-                process.kill()
-                await process.wait()
+    await add_worker(address, f"http://127.0.0.1:{port}")
+    async with httpx.AsyncClient(timeout=5, trust_env=False) as client, asyncio.timeout(200):
+        while "CanopyCrashLoop" not in watch.fired:
+            command = [sys.executable, "-m", "worker", "--model-path", str(model), "--port", str(port), *FLAGS]
+            process = await asyncio.create_subprocess_exec(*command, stdout=DEVNULL, stderr=DEVNULL)
+            await until_answers(client, f"http://127.0.0.1:{port}/metrics")
+            await asyncio.sleep(1.5)
+            process.kill()
+            await process.wait()
+
+
+async def add_worker(address: str, url: str) -> None:
+    async with httpx.AsyncClient(timeout=20, trust_env=False) as client:
+        assert (await client.post(f"http://{address}/workers", json={"url": url})).status_code == 202
 
 
 async def until_answers(client: httpx.AsyncClient, url: str) -> None:
