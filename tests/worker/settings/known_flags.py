@@ -171,7 +171,7 @@ OBSERVABILITY: dict[str, Any] = {
     "export-metrics-to-file-dir": None,
     "crash-dump-folder": None,
     "enable-trace": False,
-    "otlp-traces-endpoint": "localhost:4317",
+    "otlp-traces-endpoint": None,  # theirs is localhost:4317; --enable-trace alone means that here too
     "kv-events-config": None,
     "uvicorn-access-log-exclude-prefixes": [],
 }
