@@ -27,6 +27,7 @@ VALUES: dict[str, Any] = {
     "health_endpoint": "/healthy",
     "model_alias": ["a=b"],
     "otlp_traces_endpoint": "http://a:4318",
+    "trace_sample_ratio": 0.25,
     "selector": ["a=b"],
     "shadow_policy": "random",
     "worker_urls": ["http://a:1"],
