@@ -120,9 +120,9 @@ def test_masks_decide_what_comes(checkpoint: Path, way: str) -> None:
 def test_biases_and_least_lengths(checkpoint: Path) -> None:
     prompts = random_prompts(SMALL, seed=4)[:3]
     wishes = [
-        SamplingParams(max_new_tokens=8, temperature=0.0, logit_bias={77: 100.0}),
-        SamplingParams(max_new_tokens=8, seed=1, logit_bias={78: 100.0}),
-        SamplingParams(max_new_tokens=8, temperature=0.0, min_new_tokens=5, logit_bias={2: 100.0}),
+        SamplingParams(max_new_tokens=8, temperature=0.0, logit_bias={77: 1000.0}),
+        SamplingParams(max_new_tokens=8, seed=1, logit_bias={78: 1000.0}),
+        SamplingParams(max_new_tokens=8, temperature=0.0, min_new_tokens=5, logit_bias={2: 1000.0}),
     ]
     told = run_scored(checkpoint, prompts, wishes, **MEMORY)
     assert [one.tokens for one in told[:2]] == [[77] * 8, [78] * 8]
