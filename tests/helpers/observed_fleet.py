@@ -134,14 +134,16 @@ class Clients:
                 await anext(lines)
         self.truth.cancelled += 1
 
-    async def load(self, texts: Iterator[str], *, tokens: int, clients: int) -> None:
-        """Ask again and again, from many clients, half of them streaming, until cancelled."""
+    async def load(self, texts: Iterator[str], *, tokens: int, clients: int, spread: int = 1) -> None:
+        """Ask again and again, from many clients, half of them streaming, until cancelled. Answers have up to `spread`
+        tokens fewer, so that they do not end together."""
 
         async def client(number: int) -> None:
             while True:
                 try:
                     text = next(texts)
-                    await (self.stream(text, tokens=tokens) if number % 2 else self.ask(text, tokens=tokens))
+                    length = tokens - number % spread
+                    await (self.stream(text, tokens=length) if number % 2 else self.ask(text, tokens=length))
                 except httpx.HTTPError:  # replicas and gateways die here
                     await asyncio.sleep(0.5)
 

@@ -86,9 +86,11 @@ def replicas(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @contextlib.asynccontextmanager
-async def load(clients: Clients, texts: Iterator[str], *, tokens: int, number: int) -> AsyncIterator[None]:
+async def load(
+    clients: Clients, texts: Iterator[str], *, tokens: int, number: int, spread: int = 1
+) -> AsyncIterator[None]:
     """Clients that ask in the background of a block."""
-    asking = asyncio.create_task(clients.load(texts, tokens=tokens, clients=number))
+    asking = asyncio.create_task(clients.load(texts, tokens=tokens, clients=number, spread=spread))
     try:
         yield
     finally:
@@ -165,7 +167,8 @@ async def fill(watch: Watch, process: ReplicaProcess, rng: random.Random) -> Non
         await clients.ask(random_text(rng, 1000), tokens=1)
         around = clients.truth.prompt_tokens - 2000  # of the chat template; a word is two tokens
         words = (POOLS_TOKENS[1] // 8 - 16 - LONG_TOKENS - around) // 2
-        async with load(clients, (random_text(rng, words) for _ in itertools.count()), tokens=LONG_TOKENS, number=30):
+        texts = (random_text(rng, words) for _ in itertools.count())
+        async with load(clients, texts, tokens=LONG_TOKENS, number=30, spread=60):
             await watch.until("CanopyKvPoolFull", within_s=200)
 
 
