@@ -1,4 +1,4 @@
-"""Faults of users, and the OpenAI error body every HTTP surface answers with."""
+"""Faults of users, and the error bodies that HTTP surfaces answer with: OpenAI's, and Anthropic's on its paths."""
 
 from __future__ import annotations
 
@@ -37,6 +37,25 @@ def error_body(status: int, message: str, *, param: str | None = None, code: str
     }
 
 
+ANTHROPIC_PATH = "/v1/messages"
+_ANTHROPIC_TYPES = {404: "not_found_error", 413: "request_too_large", 503: "overloaded_error"}
+
+
+def anthropic_error_body(status: int, message: str) -> dict[str, Any]:
+    """Anthropic's error object: no field is named but in the message."""
+    kind = _ANTHROPIC_TYPES.get(status, error_type(status))
+    return {"type": "error", "error": {"type": "api_error" if kind == "server_error" else kind, "message": message}}
+
+
+def error_body_at(
+    path: str, status: int, message: str, *, param: str | None = None, code: str | None = None
+) -> dict[str, Any]:
+    """The error object of the API that `path` belongs to: Anthropic's, or OpenAI's."""
+    if path.startswith(ANTHROPIC_PATH):
+        return anthropic_error_body(status, message)
+    return error_body(status, message, param=param, code=code)
+
+
 class HttpFault(ValueError):
     """A request answered with an error: HTTP status, one sentence, and the field of the body at fault, if any."""
 
@@ -47,6 +66,6 @@ class HttpFault(ValueError):
         self.param = param
         self.code = code
 
-    def body(self) -> dict[str, Any]:
-        """OpenAI's error object."""
-        return error_body(self.status, self.message, param=self.param, code=self.code)
+    def body(self, path: str = "") -> dict[str, Any]:
+        """The error object of the API that `path` belongs to."""
+        return error_body_at(path, self.status, self.message, param=self.param, code=self.code)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from fastapi import FastAPI, Request, Response
 from starlette.types import ASGIApp
 
-from worker.server import control, native, openai
+from worker.server import anthropic, control, native, openai, responses
 from worker.server.auth import Access, Keys
 from worker.server.http import RequestIds, install_error_answers
 from worker.server.service import Service
@@ -18,6 +18,12 @@ Handler = Callable[[Service, Request], Awaitable[Response]]
 _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/completions", openai.completions),
     ("POST", "/v1/chat/completions", openai.chat_completions),
+    ("POST", "/v1/messages", anthropic.messages),
+    ("POST", "/v1/messages/count_tokens", anthropic.count_tokens),
+    ("POST", "/v1/responses", responses.create),
+    ("GET DELETE", "/v1/responses/{name:path}", responses.stored),
+    ("POST", "/v1/responses/{name:path}", responses.stored),
+    ("POST", "/v1/embeddings", control.embeddings),
     ("POST PUT", "/generate", native.generate),
     ("GET", "/v1/models", control.models),
     ("GET", "/v1/models/{name:path}", control.model),
@@ -69,7 +75,8 @@ def _bound(service: Service, handler: Handler, path: str, keys: Keys) -> Callabl
     access = _ACCESS.get(path, Access.CLIENT)
 
     async def route(request: Request) -> Response:
-        keys.check(access, request.headers.get("authorization"))
+        headers = request.headers
+        keys.check(access, headers.get("authorization") or f"Bearer {headers.get('x-api-key', '')}")
         return await handler(service, request)
 
     return route

@@ -81,6 +81,11 @@ def event(content: object) -> bytes:
     return b"data: " + orjson.dumps(content) + b"\n\n"
 
 
+def named_event(name: str, content: Mapping[str, object]) -> bytes:
+    """One server-sent event with a name, which its data repeat as `type`."""
+    return b"event: " + name.encode() + b"\n" + event({"type": name, **content})
+
+
 class DisconnectWatch:
     """Calls `on_leave` as soon as the client has left. Start it when the body has been read; `close` ends it."""
 
@@ -140,17 +145,17 @@ class RequestIds:
             LOGGED_ID.reset(token)
 
 
-def answer(fault: RequestFault) -> Response:
-    """The HTTP answer to a fault."""
-    return JsonAnswer(fault.body(), fault.status, _HEADERS.get(fault.status))
+def answer(fault: RequestFault, path: str) -> Response:
+    """The HTTP answer to a fault of a request to `path`."""
+    return JsonAnswer(fault.body(path), fault.status, _HEADERS.get(fault.status))
 
 
 def install_error_answers(app: FastAPI) -> None:
-    """Make `app` answer every fault, its own and the framework's, in OpenAI's shape."""
+    """Make `app` answer every fault, its own and the framework's, in the shape of the path's API."""
 
     @app.exception_handler(RequestFault)
-    async def fault(_: Request, error: RequestFault) -> Response:
-        return answer(error)
+    async def fault(request: Request, error: RequestFault) -> Response:
+        return answer(error, request.url.path)
 
     @app.exception_handler(HTTPException)
     async def framework_fault(request: Request, error: HTTPException) -> Response:
@@ -158,8 +163,8 @@ def install_error_answers(app: FastAPI) -> None:
             404: f"There is no {request.url.path} here.",
             405: f"{request.url.path} does not take {request.method}.",
         }.get(error.status_code, str(error.detail))
-        return answer(RequestFault(error.status_code, text))
+        return answer(RequestFault(error.status_code, text), request.url.path)
 
     @app.exception_handler(Exception)
-    async def crash(_: Request, __: Exception) -> Response:  # the HTTP server logs the traceback
-        return answer(RequestFault(500, "The server failed at this request; its log says why."))
+    async def crash(request: Request, _: Exception) -> Response:  # the HTTP server logs the traceback
+        return answer(RequestFault(500, "The server failed at this request; its log says why."), request.url.path)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import closing
 from typing import Protocol
 
 from fastapi import Request, Response
 
 from worker.server.answers import Answer
+from worker.server.errors import RequestFault
 from worker.server.http import DisconnectWatch, EventStream, event
 from worker.server.streams import CLIENT_GONE, Generation
 
@@ -33,7 +34,17 @@ async def whole_reply(request: Request, generation: Generation) -> None:
                 raise fault
 
 
-async def stream_reply(request: Request, generation: Generation, chunks: Chunks) -> Response:
+def error_event(fault: RequestFault) -> bytes:
+    """OpenAI's event for a stream that failed."""
+    return event(fault.body())
+
+
+async def stream_reply(
+    request: Request,
+    generation: Generation,
+    chunks: Chunks,
+    fault_event: Callable[[RequestFault], bytes] = error_event,
+) -> Response:
     """The answers as events. An abort before the first news is an HTTP error (RequestFault), so that a gateway may
     still try elsewhere; a later one is an error event, and no [DONE] follows it."""
     watch = _watch(request, generation)
@@ -50,15 +61,17 @@ async def stream_reply(request: Request, generation: Generation, chunks: Chunks)
     except BaseException:
         close()
         raise
-    return EventStream(_events(first, updates, chunks), close)
+    return EventStream(_events(first, updates, chunks, fault_event), close)
 
 
-async def _events(first: Answer, updates: AsyncIterator[Answer], chunks: Chunks) -> AsyncIterator[bytes]:
+async def _events(
+    first: Answer, updates: AsyncIterator[Answer], chunks: Chunks, fault_event: Callable[[RequestFault], bytes]
+) -> AsyncIterator[bytes]:
     for chunk in chunks.news(first):
         yield chunk
     async for answer in updates:
         if (fault := answer.fault()) is not None:
-            yield event(fault.body())
+            yield fault_event(fault)
             return
         for chunk in chunks.news(answer):
             yield chunk

@@ -260,6 +260,12 @@ class PauseBody(Body):
     mode: Literal["abort", "retract", "in_place"] = "abort"
 
 
+class AnyBody(Body):
+    """What only names a model."""
+
+    model: Annotated[str, Field(max_length=1024)] | None = None
+
+
 class AbortBody(Body):
     """POST /abort_request."""
 

@@ -17,7 +17,7 @@ from common.tracing.context import TRACEPARENT, TraceContext, decide, parse_trac
 from common.tracing.spans import Attributes, Span, SpanKind, SpanSink, WallTime
 from worker.server.answers import Answer
 
-_TRACED_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/generate"})
+_TRACED_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/generate"})
 
 
 class RequestTrace:
