@@ -73,6 +73,8 @@ class GrammarQueue:
 def token_masks(table: RequestTable, rows: Int64s, samples: Bools) -> TokenMasks | None:
     """What the grammars allow as the next tokens of a step; None if no request in it has one. All earlier tokens of
     those requests must be known."""
+    if not table.num_constrained:
+        return None
     constrained = table.constrained[rows] & samples
     if not constrained.any():
         return None

@@ -51,7 +51,7 @@ class Planner:
         the next one by the last. Results in flight must be handled first then: they may free pages, and what they
         computed for those requests would be lost."""
         rows = self._table.decodable_rows()
-        if bool(self._table.constrained[rows].any()):
+        if self._table.num_constrained and bool(self._table.constrained[rows].any()):
             return True
         return self._retraction.short_of_pages(rows) or self._prefill.may_preempt()
 

@@ -51,6 +51,7 @@ class RequestTable:
         self.max_new = np.zeros(max_rows, np.int64)
         self.min_new = np.zeros(max_rows, np.int64)
         self.ignore_eos = np.zeros(max_rows, np.bool_)
+        self.num_constrained = self.num_scored = 0  # used rows of these two kinds: mostly none
         self.constrained = np.zeros(max_rows, np.bool_)  # has a grammar
         self.scored = np.zeros(max_rows, np.bool_)  # wants log-probabilities
         # With fewer outputs than that, a new token is news by itself unless it is EOS.
@@ -112,8 +113,10 @@ class RequestTable:
         self.min_new[row] = request.sampling.min_new_tokens
         self.ignore_eos[row] = request.sampling.ignore_eos
         sampling = request.sampling
-        self.scored[row] = sampling.logprobs is not None
-        self.constrained[row] = request.grammar is not None
+        self.scored[row] = scored = sampling.logprobs is not None
+        self.constrained[row] = constrained = request.grammar is not None
+        self.num_scored += scored
+        self.num_constrained += constrained
         always_special = sampling.stop_token_ids or sampling.logprobs is not None or request.grammar is not None
         self.surely_goes_on[row] = 0 if always_special else request.max_new_tokens
         return row
@@ -124,6 +127,8 @@ class RequestTable:
         assert self._requests[row] is request, f"row {row} is not {request.rid}'s"
         request.row = NO_ROW
         self._requests[row] = self.rids[row] = None
+        self.num_scored -= request.sampling.logprobs is not None
+        self.num_constrained -= request.grammar is not None
         self._free.append(row)
         self.in_use[row] = self.decoding[row] = False
         self.epoch[row] += 1

@@ -19,6 +19,8 @@ def score_requests(
 ) -> tuple[ScoreRequest, ...]:
     """What a step must score: the token it samples for each request that asks, and the prompt tokens that follow the
     places its chunks compute."""
+    if not table.num_scored:
+        return ()
     wanted = table.scored[rows]
     if not wanted.any():
         return ()
