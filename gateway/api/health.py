@@ -9,6 +9,7 @@ from gateway.api.answers import fault
 from gateway.fleet.registry import Registry
 from gateway.proxy.forwarder import Forwarder
 
+
 def health_routes(registry: Registry, forwarder: Forwarder) -> APIRouter:
     """Whether this gateway lives, and whether it can serve."""
     router = APIRouter()

@@ -50,12 +50,13 @@ def check_url(url: str) -> str:
         port = parts.port
     except ValueError:
         raise ValueError(f"{url!r} is not a worker URL: its port is not a number below 65536") from None
-    is_host = _HOST.fullmatch(parts.hostname or "") and url.isprintable()  # urlsplit leaves out what is not
+    name = parts.hostname or ""
+    is_host = _HOST.fullmatch(name) and url.isprintable()  # urlsplit leaves out what is not
     if parts.scheme not in ("http", "https") or not is_host or port == 0:
         raise ValueError(f"{url!r} is not a worker URL; write http://host:port")
     if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
         raise ValueError(f"{url!r} is not a worker URL: give only scheme, host and port")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    host = f"[{name}]" if ":" in name else name
     return f"{parts.scheme}://{host}:{port or (443 if parts.scheme == 'https' else 80)}"
 
 

@@ -21,7 +21,7 @@ _LINE_BYTES = 4  # of a header line beside name and value
 _MIN_BYTES_PER_S = 16 * 1024  # of a body, once its time-out is over
 
 
-class Refused(HttpParserError):
+class Refused(HttpParserError):  # type: ignore[misc]  # httptools tells no types
     """Raised out of a parser's callback: the request was refused, and nothing behind it is to be read."""
 
 

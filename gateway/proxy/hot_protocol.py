@@ -7,12 +7,14 @@ Everything else goes uvicorn's way to the ASGI callable. Relies on how uvicorn 0
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from common.errors import HttpFault
 from gateway.admission.keys import Access, Keyring
 from gateway.proxy.bounded_protocol import BoundedProtocol, Refused
 from gateway.proxy.downstream import respond
@@ -24,6 +26,7 @@ from gateway.proxy.known_heads import KnownHeads
 from gateway.proxy.outbox import Outbox
 from gateway.routing.extract import BodyFault
 
+_LOG = logging.getLogger("gateway")
 _HOT_PATHS = frozenset(path.encode() for path in GENERATE_PATHS)
 
 
@@ -113,11 +116,18 @@ class HotRequest:
             return
         forwarder = self._protocol.forwarder
         self.exchange = exchange = forwarder.make_exchange(forwarder, inbound, self)
-        exchange.start()
+        try:
+            exchange.start()
+        except Exception:  # the parser that called us would take it for the client's fault
+            _LOG.exception("a request could not begin")
+            if not exchange.done:
+                exchange.turn_away(
+                    HttpFault(500, "The gateway could not begin the request.", code="internal_error"), None
+                )
 
     def _refuse(self, status: int, message: str, code: str | None = None) -> None:
         self._protocol.forwarder.refused(self._head.path, status)
-        headers, body = refusal(status, message, self._request_id, code)
+        headers, body = refusal(status, message, self._request_id, code, self._head.path)
         respond(self, status, headers, body)
 
     def client_left(self) -> None:

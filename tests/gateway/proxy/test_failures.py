@@ -346,3 +346,22 @@ async def test_removed_worker_fails_its_streams_at_once(fast_path: bool) -> None
         await asyncio.sleep(0.05)
         gateway.gateway.registry.remove(worker.url)
         assert_broken(await reading, [event(1)], "worker_failed")
+
+
+async def test_a_fault_of_our_own_is_500_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Not the client's fault, and not the end of its connection."""
+    async with FakeWorker() as worker, running_gateway([worker]) as gateway:
+        route = gateway.gateway.forwarder.router.route
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("for the test")
+
+        client = await gateway.raw()
+        for function, expected in ((broken, 500), (route, 200)):
+            gateway.gateway.forwarder.router.route = function  # type: ignore[method-assign, assignment]
+            await client.send(request_bytes(chat_body()))
+            status, _, body = await client.response()
+            assert (status, b"internal_error" in body) == (expected, expected == 500)
+            assert gateway.inflight == 0
+        client.close()
+        assert "for the test" in caplog.text

@@ -70,7 +70,7 @@ async def waiting(
         client = await gateway.raw()
         stack.callback(client.close)
         await client.send(request_bytes(body))
-        await until(lambda: waits(gateway), 5, "the request waits")
+        await until(lambda: waits(gateway), 10, "the request waits")
         yield gateway, clock, client
 
 
@@ -83,7 +83,7 @@ async def ends(gateway: RunningGateway, clock: FakeClock, client: RawClient) -> 
     clock.advance(0.001)
     gateway.gateway.forwarder.check_times(clock.now_s())
     assert (live, gateway.inflight) == (1, 0)
-    status, _, body = await asyncio.wait_for(answer, 3)
+    status, _, body = await asyncio.wait_for(answer, 10)
     return status, body
 
 
@@ -105,7 +105,7 @@ async def test_before_the_head(fast_path: bool, stream: bool) -> None:
     async with waiting([worker], chat_body(stream=stream), at_worker(1, worker)) as (gateway, clock, client):
         status, _ = await ends(gateway, clock, client)
         assert status == 504
-        await until(lambda: worker.active == 0, 2, "the worker was left")
+        await until(lambda: worker.active == 0, 10, "the worker was left")
 
 
 async def test_in_a_stream(fast_path: bool) -> None:
@@ -139,7 +139,7 @@ async def test_no_wait_is_begun_that_goes_beyond_it(fast_path: bool) -> None:
         for worker in workers:
             await stack.enter_async_context(worker)
         gateway = await stack.enter_async_context(running_gateway(workers, **{**NEVER, **settings}))
-        answer = await asyncio.wait_for(gateway.chat(), 3)
+        answer = await asyncio.wait_for(gateway.chat(), 10)
         assert (answer.status_code, answer.headers["retry-after"]) == (429, "3600")
 
 
@@ -152,22 +152,22 @@ async def test_in_the_queue(fast_path: bool) -> None:
         clock.advance(1.0)
         second = await gateway.raw()
         await second.send(request_bytes(chat_body()))
-        await until(lambda: gateway.gateway.forwarder.inflight == 2, 2, "the second one waits")
+        await until(lambda: gateway.gateway.forwarder.inflight == 2, 10, "the second one waits")
         clock.advance(TOTAL_S - 0.5)
         gateway.gateway.forwarder.check_times(clock.now_s())
-        status, _, _ = await asyncio.wait_for(client.response(), 2)
-        await until(lambda: worker.active == 1, 2, "the second one has its turn")
+        status, _, _ = await asyncio.wait_for(client.response(), 10)
+        await until(lambda: worker.active == 1, 10, "the second one has its turn")
         clock.advance(0.6)
         gateway.gateway.forwarder.check_times(clock.now_s())
-        assert (status, (await asyncio.wait_for(second.response(), 2))[0]) == (504, 504)
+        assert (status, (await asyncio.wait_for(second.response(), 10))[0]) == (504, 504)
         third, fourth = await gateway.raw(), await gateway.raw()
         await third.send(request_bytes(chat_body()))
-        await until(lambda: worker.active == 1, 2, "the third one is there")
+        await until(lambda: worker.active == 1, 10, "the third one is there")
         await fourth.send(request_bytes(chat_body()))
-        await until(lambda: gateway.gateway.forwarder.inflight == 2, 2, "the fourth one waits")
+        await until(lambda: gateway.gateway.forwarder.inflight == 2, 10, "the fourth one waits")
         clock.advance(TOTAL_S + 1)
         gateway.gateway.forwarder.check_times(clock.now_s())
-        assert [(await asyncio.wait_for(c.response(), 2))[0] for c in (third, fourth)] in ([504, 504], [504, 503])
+        assert [(await asyncio.wait_for(c.response(), 10))[0] for c in (third, fourth)] in ([504, 504], [504, 503])
         assert gateway.gateway.forwarder.inflight == 0
         for other in (second, third, fourth):
             other.close()
@@ -176,7 +176,9 @@ async def test_in_the_queue(fast_path: bool) -> None:
 class Slow:
     """A Preparer that never comes back."""
 
-    def prepare(self, body: bytes, route: RouteRequest, done: Callable[[RouteRequest], None]) -> None:
+    def prepare(
+        self, body: bytes, route: RouteRequest, done: Callable[[RouteRequest], None], request_id: bytes
+    ) -> None:
         self.done = done
 
 
@@ -186,7 +188,7 @@ async def test_while_its_tokens_are_worked_out(fast_path: bool) -> None:
         gateway.gateway.forwarder.preparer = slow  # type: ignore[assignment]
         client = await gateway.raw()
         await client.send(request_bytes(chat_body()))
-        await until(lambda: gateway.gateway.forwarder.inflight == 1, 2, "it waits")
+        await until(lambda: gateway.gateway.forwarder.inflight == 1, 10, "it waits")
         status, _ = await ends_without_worker(gateway, clock, client)
         assert status == 504
         slow.done(RouteRequest())  # too late: nothing happens
@@ -197,7 +199,7 @@ async def test_while_its_tokens_are_worked_out(fast_path: bool) -> None:
 async def ends_without_worker(gateway: RunningGateway, clock: FakeClock, client: RawClient) -> tuple[int, bytes]:
     clock.advance(TOTAL_S + 0.001)
     gateway.gateway.forwarder.check_times(clock.now_s())
-    status, _, body = await asyncio.wait_for(client.response(), 3)
+    status, _, body = await asyncio.wait_for(client.response(), 10)
     return status, body
 
 
