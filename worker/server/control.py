@@ -20,7 +20,7 @@ from worker.server.http import JsonAnswer, read_body
 from worker.server.prompts import Ask, encode_chat, new_id, start
 from worker.server.replies import whole_reply
 from worker.server.sampling import check_token_ids
-from worker.server.schemas import AbortBody, DetokenizeBody, PauseBody, TokenizeBody
+from worker.server.schemas import AbortBody, AnyBody, DetokenizeBody, PauseBody, TokenizeBody
 from worker.server.service import Service
 
 HEALTH_PREFIX = "HEALTH_CHECK_"
@@ -200,6 +200,15 @@ async def continue_generation(service: Service, _: Request) -> Response:
     service.admit()
     await service.scheduler.go_on()
     return JsonAnswer({"status": "ok", "message": "Generation goes on."})
+
+
+async def embeddings(service: Service, request: Request) -> Response:
+    """Refused: a generative model has none to give."""
+    service.admit()
+    body = await read_body(request, AnyBody, service.settings.max_body_bytes)
+    service.check_model(body.model)
+    text = f"The model {service.settings.model_name!r} generates text and makes no embeddings; ask an embedding model."
+    raise RequestFault(400, text, param="model")
 
 
 async def tokenize(service: Service, request: Request) -> Response:
