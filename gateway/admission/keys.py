@@ -19,6 +19,7 @@ from common.errors import HttpFault, UserError
 
 Headers = Iterable[tuple[bytes, bytes]]
 _AUTHORIZATION = b"authorization"
+_API_KEY = b"x-api-key"
 
 
 class Access(Enum):
@@ -112,8 +113,10 @@ def _no_admin() -> HttpFault:
 
 
 def _token(headers: Headers) -> bytes:
-    """The bearer token; empty if there is none."""
+    """The bearer token, or x-api-key as Anthropic's clients send it; empty if there is none."""
     for name, value in headers:
+        if name == _API_KEY:
+            return value.strip()
         if name == _AUTHORIZATION:
             scheme, _, token = value.partition(b" ")
             return token.strip() if scheme.lower() == b"bearer" else b""

@@ -45,12 +45,14 @@ class ProxyEndpoints:
             await downstream.run(exchange, receive, send)
             return
         self._forwarder.refused(scope["path"], refused[0])
-        await refuse(send, *refused, request_id)
+        await refuse(send, *refused, request_id, path=scope["path"])
 
 
-async def refuse(send: Send, status: int, message: str, request_id: bytes, code: str | None = None) -> None:
+async def refuse(
+    send: Send, status: int, message: str, request_id: bytes, code: str | None = None, path: str = ""
+) -> None:
     """Answer with an error."""
-    headers, body = refusal(status, message, request_id, code)
+    headers, body = refusal(status, message, request_id, code, path)
     headers.append((b"content-length", str(len(body)).encode()))
     if status == 413:
         headers.append((b"connection", b"close"))  # the rest of the body is not read

@@ -14,7 +14,10 @@ import msgspec
 import orjson
 
 MAX_TEXT_CHARS = 2**21  # of a prompt that is turned into tokens here
-_CHANGES_THE_PROMPT = ("tools", "functions", "documents", "response_format", "audio", "lora_path")
+_CHANGES_THE_PROMPT = (
+    *("tools", "functions", "documents", "response_format", "audio", "lora_path"),
+    *("system", "instructions", "input", "add_generation_prompt"),
+)
 
 
 class Unforeseeable(Exception):
@@ -95,7 +98,7 @@ def _message(message: Any) -> dict[str, Any]:
     """As chat templates get it: content is a text, and developer is another word for system."""
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise Unforeseeable("malformed")
-    if message.get("tool_calls") or message.get("function_call"):
+    if any(message.get(name) for name in ("tool_calls", "function_call", "tool_call_id", "reasoning_content")):
         raise Unforeseeable("unsupported")
     role = "system" if message["role"] == "developer" else message["role"]
     plain = {"role": role, "content": _content(message.get("content"))}

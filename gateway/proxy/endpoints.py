@@ -8,15 +8,17 @@ from urllib.parse import parse_qs
 
 import orjson
 
-from common.errors import error_body
+from common.errors import error_body_at
 from gateway.proxy.http1 import REQUEST_ID_HEADER, Headers, RequestHead, forwarded_lines
 from gateway.proxy.inbound import Inbound
 from gateway.routing.extract import extract, extract_model
 from gateway.routing.keys import routing_headers
 from gateway.routing.policy import RouteRequest
 
-GENERATE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/generate"})
+GENERATE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/generate"})
 _TOOL_PATHS = {
+    "/v1/messages/count_tokens": "POST",
+    "/v1/embeddings": "POST",
     "/tokenize": "POST",
     "/detokenize": "POST",
     "/model_info": "GET",
@@ -67,9 +69,11 @@ def too_large(max_bytes: int) -> str:
     return f"The request body is larger than {max_bytes} bytes."
 
 
-def refusal(status: int, message: str, request_id: bytes, code: str | None = None) -> tuple[Headers, bytes]:
-    """Headers and body of an error that the gateway answers by itself."""
+def refusal(
+    status: int, message: str, request_id: bytes, code: str | None = None, path: str = ""
+) -> tuple[Headers, bytes]:
+    """Headers and body of an error that the gateway answers by itself to a request for `path`."""
     headers: Headers = [(b"content-type", b"application/json"), (REQUEST_ID_HEADER, request_id)]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    return headers, orjson.dumps(error_body(status, message, code=code))
+    return headers, orjson.dumps(error_body_at(path, status, message, code=code))

@@ -332,7 +332,8 @@ class Exchange(Progress):
         status, code = failure.answer
         self._finish(status, outcome, failure.kind.value)
         if event_stream:
-            self._downstream.data(error_event(status, f"The stream broke: {failure.message}.", code), None)
+            text = f"The stream broke: {failure.message}."
+            self._downstream.data(error_event(status, text, code, self.inbound.endpoint), None)
             self._downstream.end()
         else:
             self._downstream.abort()

@@ -42,4 +42,4 @@ class Inbound(msgspec.Struct, frozen=True):
         headers = [(b"content-type", b"application/json"), *self.answer_headers(choice)]
         if retry_after_s is not None:
             headers.append((b"retry-after", str(retry_after_s).encode()))
-        return headers, orjson.dumps(fault.body())
+        return headers, orjson.dumps(fault.body(self.endpoint))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import orjson
 
-from common.errors import error_body
+from common.errors import ANTHROPIC_PATH, error_body_at
 
 _MAX_HELD_BYTES = 1 << 20
 _ENDS = (b"\n\n", b"\r\n\r\n")
 # As whole chunks of chunked coding end, too.
 FRAMED_EVENT_ENDS = (b"\n\n\r\n", b"\r\n\r\n\r\n")
-LAST_EVENTS = (b"data: [DONE]\n\n", b"data: [DONE]\n\n\r\n")
+_LAST_EVENTS = (b"data: [DONE]\n\n", b'data: {"type":"message_stop"}\n\n')
+LAST_EVENTS = (*_LAST_EVENTS, *(last + b"\r\n" for last in _LAST_EVENTS))
 
 
 class EventGate:
@@ -43,6 +44,7 @@ class EventGate:
         return held
 
 
-def error_event(status: int, message: str, code: str) -> bytes:
-    """The event that ends a broken stream."""
-    return b"data: " + orjson.dumps(error_body(status, message, code=code)) + b"\n\n"
+def error_event(status: int, message: str, code: str, path: str = "") -> bytes:
+    """The event that ends a broken stream of `path`."""
+    name = b"event: error\n" if path.startswith(ANTHROPIC_PATH) else b""
+    return name + b"data: " + orjson.dumps(error_body_at(path, status, message, code=code)) + b"\n\n"

@@ -19,6 +19,7 @@ _SALTS = ("cache_salt", "extra_key", "lora_path")
 _FIELD, _RECORD = b"\x1f", b"\x1e"
 _PART_MARK = b"\x1d"  # before a part of a message that is not text
 _MAX_PART_BYTES = 1024
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 
 
 class BodyFault(ValueError):
@@ -26,8 +27,8 @@ class BodyFault(ValueError):
 
 
 def extract(body: bytes, key: bytes = b"", target: str = "") -> RouteRequest:
-    """Read a body of /v1/chat/completions, /v1/completions or /generate. `key` and `target` are those of the head, see
-    gateway.routing.keys. Raises BodyFault."""
+    """Read a body of a generation endpoint, OpenAI's, Anthropic's or /generate. `key` and `target` are those of the
+    head, see gateway.routing.keys. Raises BodyFault."""
     fields = _fields(body)
     text, prompt_bytes, prompt_tokens, single = _prompt(fields)
     salt = _salt(fields)
@@ -92,7 +93,12 @@ def _model(fields: dict[str, Any]) -> str | None:
 def _prompt(fields: dict[str, Any]) -> tuple[bytes, int, int, bool]:
     """(text, whole length in bytes, tokens if ids were given, one prompt only)."""
     messages = fields.get("messages")
+    if messages is None and "input" in fields:
+        messages = _items(fields["input"])
     if isinstance(messages, list):
+        system = fields.get("system") or fields.get("instructions")  # they stand where a system message would
+        if system:
+            messages = [{"role": "system", "content": system}, *messages]
         text = _render_chat(messages, fields.get("tools"))
         return text[:MAX_TEXT_BYTES], len(text), 0, True
     for name in ("prompt", "text", "input_ids"):
@@ -100,6 +106,20 @@ def _prompt(fields: dict[str, Any]) -> tuple[bytes, int, int, bool]:
         if prompt:
             return _render_prompt(prompt)
     return b"", 0, 0, True
+
+
+def _items(given: Any) -> Any:
+    """The input of /v1/responses as messages."""
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    return [_item(item) for item in given] if isinstance(given, list) else given
+
+
+def _item(item: Any) -> Any:
+    """A call or its output is text for the model like any other."""
+    if not isinstance(item, dict) or "role" in item:
+        return item
+    return {"role": item.get("type"), "content": [part for key, part in item.items() if key not in ("type", "id")]}
 
 
 def _render_chat(messages: list[Any], tools: Any) -> bytes:
@@ -124,7 +144,7 @@ def _render_parts(content: Any) -> bytes:
         return b"" if content is None else _dumped(content)
     rendered = []
     for part in content:
-        text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+        text = part.get("text") if isinstance(part, dict) and part.get("type") in _TEXT_PARTS else None
         rendered.append(text.encode() if isinstance(text, str) else _PART_MARK + _short(_dumped(part)))
     return b"".join(rendered)
 

@@ -160,3 +160,27 @@ def test_half_a_surrogate_pair_is_refused_as_what_it_is() -> None:
     with pytest.raises(BodyFault, match="surrogate"):
         extract(b'{"messages": [{"role": "user", "content": "\\ud800"}]}')
     assert extract(b'{"messages": [{"role": "user", "content": "\\ud83d\\ude00"}]}').text
+
+
+def test_other_apis_give_the_text_that_chats_give() -> None:
+    chat = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]}
+    turns = [{"role": "user", "content": "hi"}]
+    parts = [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]
+    text = extract(orjson.dumps(chat)).text
+    for same in (
+        {"system": "Be brief.", "messages": turns},
+        {"system": [{"type": "text", "text": "Be brief."}], "messages": turns},
+        {"instructions": "Be brief.", "input": "hi"},
+        {"instructions": "Be brief.", "input": parts},
+    ):
+        assert extract(orjson.dumps(same)).text == text
+
+
+def test_calls_and_their_outputs_are_told_apart() -> None:
+    def text(output: str) -> bytes:
+        call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+        items = ["hi", 5, call, {"type": "function_call_output", "call_id": "c", "output": output}]
+        return extract(orjson.dumps({"input": items})).text
+
+    assert text("rain") == text("rain") != text("sun")
+    assert extract(b'{"input": 5}').text == b""
