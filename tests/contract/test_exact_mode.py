@@ -123,9 +123,8 @@ async def test_what_cannot_be_foretold_is_counted_and_compared_by_text(gateway: 
     refused = {"messages": [{"role": "tool", "content": "x" * 600}], "max_tokens": 2}
     assert (await gateway.client.post("/v1/chat/completions", json=refused)).status_code == 400
     assert results(gateway) == {"batch": 1, "template": 1}
-    metrics = (await gateway.client.get("/metrics")).text
-    assert 'canopy_gateway_exact_prompts_total{result="template"} 1.0' in metrics
-    assert "canopy_gateway_exact_workers 2.0" in metrics
+    assert gateway.metric("exact_prompts_total", result="template") == 1
+    assert gateway.metric("exact_workers") == 2
 
 
 async def test_explain_tells_tokens(gateway: RunningGateway) -> None:
