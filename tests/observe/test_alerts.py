@@ -145,12 +145,12 @@ async def provoke(watch: Watch, address: str, replicas: list[ReplicaProcess], rn
         async with load(clients, unlike, tokens=600, number=150):
             await watch.until("CanopyTtftBurnRate", "CanopyQueueAge", "CanopyHitRateDrop", within_s=200)
         async with httpx.AsyncClient(timeout=20, trust_env=False) as client, asyncio.timeout(200):
-            for number in itertools.count():  # caches are emptied behind the gateway's back
-                if "CanopyPredictionOff" in watch.fired:
-                    break
-                await clients.ask(f"{shared} {number}", tokens=1)
-                for process in replicas:
-                    await client.post(f"{process.url}/flush_cache")
+            while "CanopyPredictionOff" not in watch.fired:  # caches are emptied behind the gateway's back
+                text = random_text(rng, 400)
+                for _ in range(2):
+                    await clients.ask(text, tokens=1)
+                    for process in replicas:
+                        await client.post(f"{process.url}/flush_cache")
 
 
 async def storm(watch: Watch, process: ReplicaProcess, texts: Iterator[str]) -> None:
