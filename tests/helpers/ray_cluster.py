@@ -104,6 +104,7 @@ class RayCluster:
         self.machines: dict[str, RayMachine] = {}
         port_file = directory / "gcs"
         self.head = self._start(HEAD_ADDRESS, "--head", "--port=0", "--include-dashboard=false", *head)
+        assert self.head.has_started(), self.head.said()
         wait_until(lambda: self._find_address(port_file), START_TIMEOUT_S, "the head runs")
         self.address = port_file.read_text()
         self.env["RAY_ADDRESS"] = self.address
@@ -169,7 +170,6 @@ class RayCluster:
 
     def _find_address(self, port_file: Path) -> bool:
         """Where the head's GCS listens, from the command line of its raylet."""
-        assert self.head.process.poll() is None, self.head.said()
         for raylet in self.head.with_command("/raylet "):
             for word in command_of(raylet.pid).split():
                 if word.startswith("--gcs-address="):
