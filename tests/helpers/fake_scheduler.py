@@ -26,6 +26,7 @@ from worker.ipc.messages import (
     LoadReport,
     PauseGeneration,
     RequestTimes,
+    SchedulerCall,
     SchedulerMessage,
     SchedulerReady,
     StepOutput,
@@ -121,16 +122,20 @@ class FakeScheduler:
                 self.live.clear()
             case StopMatched(rid=rid):
                 self.live.pop(rid, None)
+            case GetLoad() | FlushCache() | GetHotPrefixes() | PauseGeneration() | ContinueGeneration():
+                self._emit_soon(self._answer(message))
+
+    def _answer(self, call: SchedulerCall) -> SchedulerMessage:
+        match call:
             case GetLoad(call_id=call_id):
-                self._emit_soon(self.load(call_id))
+                return self.load(call_id)
             case PauseGeneration(call_id=call_id) | ContinueGeneration(call_id=call_id):
-                self.paused = isinstance(message, PauseGeneration)
-                self._emit_soon(CallReply(call_id=call_id, ok=True))
+                self.paused = isinstance(call, PauseGeneration)
+                return CallReply(call_id=call_id, ok=True)
             case GetHotPrefixes(call_id=call_id):
-                prefix = HotPrefix(tokens=pack_tokens([5, 6, 7]), hits=2)
-                self._emit_soon(HotPrefixes(call_id=call_id, prefixes=[prefix]))
+                return HotPrefixes(call_id=call_id, prefixes=[HotPrefix(tokens=pack_tokens([5, 6, 7]), hits=2)])
             case FlushCache(call_id=call_id):
-                self._emit_soon(CallReply(call_id=call_id, ok=not self.live, message="busy" if self.live else ""))
+                return CallReply(call_id=call_id, ok=not self.live, message="busy" if self.live else "")
 
     def step(self) -> None:
         """One token for each live request."""

@@ -1,4 +1,4 @@
-"""Log-probabilities of the whole engine against Transformers, fp32 on the CPU: in every way a prompt can be computed."""
+"""Log-probabilities of the whole engine against Transformers, fp32 on the CPU, in every way a prompt is computed."""
 
 from __future__ import annotations
 
