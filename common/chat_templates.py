@@ -5,6 +5,7 @@ The built-in ones write the formats that these model families were trained on, f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,9 @@ BUILT_IN: Mapping[str, str] = {
     "gemma": _GEMMA,
 }
 
+_CODE = re.compile(r"\{[%{].*?[%}]\}", re.DOTALL)
+_STRINGS = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
+
 # What the server itself gives to a template.
 _OWN_VARIABLES = frozenset({"messages", "tokenize", "add_generation_prompt", "continue_final_message", "chat_template"})
 
@@ -131,6 +135,13 @@ def chosen_template(own: str | Mapping[str, str] | None, name: str | None) -> st
             f"--hf-chat-template-name {name}: the tokenizer's templates are {', '.join(sorted(own))}; name one."
         )
     return own[name]
+
+
+def uses_variable(template: str, name: str) -> bool:
+    """Whether a template's code, not its text, speaks of a variable. Templates may use tags of Transformers that
+    Jinja alone cannot parse."""
+    code = " ".join(_CODE.findall(template))
+    return re.search(rf"\b{name}\b", _STRINGS.sub("", code)) is not None
 
 
 def check_variables(variables: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
+from common.chat_templates import uses_variable
 from common.clock import Clock
 from common.kv_events import KvEventsConfig
 from common.tracing.spans import SpanSink
@@ -125,7 +126,7 @@ class Service:
         streams = Streams(self._send, files.tokenizer, self._metrics, log, self._clock, interval)
         template = files.tokenizer.chat_template
         ways = families(self.settings.tool_call_parser, self.settings.reasoning_parser, template, ready.architectures)
-        takes_tools = "tools" in (template or "")
+        takes_tools = uses_variable(template or "", "tools")
         self._serving = Serving(ready, tokenizer, rules, limits, streams, ways, takes_tools)
         self.scheduler_metrics.ready = ready
         self.scheduler_metrics.ready_after_s = self._clock.now_s() - self._started_s

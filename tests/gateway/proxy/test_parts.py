@@ -54,6 +54,10 @@ def test_error_events() -> None:
     assert text.startswith(b"data: ") and text.endswith(b"\n\n") and text.count(b"\n") == 2
     error = json.loads(text.removeprefix(b"data: "))["error"]
     assert error == {"message": 'It "broke".\n', "type": "server_error", "param": None, "code": "worker_failed"}
+    name, data, *_ = error_event(502, "It broke.", "worker_failed", "/v1/messages").split(b"\n")
+    assert name == b"event: error"
+    told = {"type": "error", "error": {"type": "api_error", "message": "It broke."}}
+    assert json.loads(data.removeprefix(b"data: ")) == told
 
 
 @pytest.mark.parametrize(

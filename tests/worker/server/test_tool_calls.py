@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from common.chat_templates import uses_variable
 from tests.helpers.openai_errors import check_error
 from tests.helpers.replica_app import serving
-from tests.helpers.tool_models import TIME, WEATHER, tool_tokenizer, written_call
+from tests.helpers.text_models import CHAT_TEMPLATE
+from tests.helpers.tool_models import TEMPLATE, TIME, WEATHER, tool_tokenizer, written_call
 from worker.server.chat_messages import template_messages
 from worker.server.schemas import Message
 from worker.server.tokenizer import Tokenizer
@@ -188,6 +190,12 @@ async def test_one_log_probability_for_each_token_whatever_the_parsers_do(tools_
         events = await app.events(CHAT, **body)
     scored = [choice["logprobs"] for event in events if event != "[DONE]" for choice in event["choices"]]  # type: ignore[index,union-attr]
     assert sum(len(each["content"]) for each in scored if each) == count
+
+
+def test_what_a_template_shows_to_the_model() -> None:
+    assert uses_variable(TEMPLATE, "tools")
+    assert not uses_variable(CHAT_TEMPLATE, "tools")  # it only says that it has none
+    assert not uses_variable("{{ 'a \\' tools' }} tools {{ \"tools\" }} {{ toolset }}", "tools")
 
 
 async def test_only_assistant_messages(tokenizer: Tokenizer) -> None:
