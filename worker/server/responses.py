@@ -68,9 +68,9 @@ def chat_request(body: ResponsesBody) -> ChatRequest:
             {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
             for tool in body.tools
         ]
-    choice = body.tool_choice
-    named = isinstance(choice, ResponsesNamedTool)
-    fields["tool_choice"] = {"type": "function", "function": {"name": choice.name}} if named else choice
+    fields["tool_choice"] = body.tool_choice
+    if isinstance(body.tool_choice, ResponsesNamedTool):
+        fields["tool_choice"] = {"type": "function", "function": {"name": body.tool_choice.name}}
     if body.text is not None and body.text.format is not None:
         fields["response_format"] = _format(body.text.format.model_dump(by_alias=True, exclude_none=True))
     return ChatRequest.model_validate(fields)

@@ -55,7 +55,8 @@ class Families:
         """For one answer. `inside`: the prompt ends within the reasoning."""
         if "gpt-oss" in (self.calls, self.reasoning):
             return Harmony(calls=calls and self.calls == "gpt-oss", reasoning=reasoning and self.reasoning == "gpt-oss")
-        finder = _CALL_PARSERS[self.calls]() if calls and self.calls in _CALL_PARSERS else PlainText()
+        make = _CALL_PARSERS.get(self.calls) if calls and self.calls is not None else None
+        finder: OutputParser = PlainText() if make is None else make()
         if not reasoning or self.reasoning is None:
             return finder
         return Chain(Thinking(inside=inside), finder)
