@@ -20,7 +20,7 @@ from worker.server.anthropic_schemas import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from worker.server.chat import ChatReader, begin, encode_request
+from worker.server.chat import ChatReader, begin, chat_of, encode_request
 from worker.server.errors import RequestFault
 from worker.server.http import JsonAnswer, named_event, read_body
 from worker.server.parsers.base import CallArguments, CallStart, Content, Part, Reasoning
@@ -82,7 +82,7 @@ def chat_request(body: CountTokensBody) -> ChatRequest:
     if isinstance(body, MessagesBody):
         names = ("max_tokens", "stream", "temperature", "top_p", "top_k", "priority")
         fields |= {name: getattr(body, name) for name in names} | {"stop": body.stop_sequences}
-    return ChatRequest.model_validate(fields)
+    return chat_of(fields)
 
 
 def _choice(choice: AnthropicToolChoice) -> Any:

@@ -8,7 +8,6 @@ from pydantic import BeforeValidator, Field
 
 from worker.server.fields import (
     MAX_MESSAGES,
-    MAX_STOP_STRINGS,
     MAX_TOKENS,
     Body,
     Identifier,
@@ -115,7 +114,7 @@ class MessagesBody(CountTokensBody):
     """POST /v1/messages."""
 
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
-    stop_sequences: Annotated[Stop, Field(max_length=MAX_STOP_STRINGS)] = None
+    stop_sequences: Stop = None
     stream: bool | None = None
     temperature: Temperature = None
     top_p: TopP = None

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from fastapi import FastAPI, Request, Response
 from starlette.types import ASGIApp
 
-from worker.server import anthropic, control, native, openai, responses
+from worker.server import anthropic, control, native, openai, openapi, responses
 from worker.server.auth import Access, Keys
 from worker.server.http import RequestIds, install_error_answers
 from worker.server.service import Service
@@ -25,6 +25,7 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/responses/{name:path}", responses.stored),
     ("POST", "/v1/embeddings", control.embeddings),
     ("POST PUT", "/generate", native.generate),
+    ("GET", "/openapi.json", openapi.document),
     ("GET", "/v1/models", control.models),
     ("GET", "/v1/models/{name:path}", control.model),
     ("GET", "/health", control.health),

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from pydantic import ValidationError
 
 from worker.sampling_params import GrammarAsked, SamplingParams
 from worker.server.answers import Answer, Chunk
 from worker.server.chat_messages import template_messages
-from worker.server.errors import RequestFault
+from worker.server.errors import RequestFault, from_validation
 from worker.server.parsers.base import (
     CallArguments,
     CallStart,
@@ -121,6 +122,14 @@ class Chat:
 
     generation: Generation
     readers: Sequence[ChatReader]
+
+
+def chat_of(fields: dict[str, Any]) -> ChatRequest:
+    """Another API's request as a chat. Raises RequestFault for what its own rules let pass."""
+    try:
+        return ChatRequest.model_validate(fields)
+    except ValidationError as error:
+        raise from_validation(error) from None
 
 
 async def encode_request(serving: Serving, body: ChatRequest) -> tuple[list[int], ToolUse]:

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import Request, Response
 
 from worker.server.answers import Answer
-from worker.server.chat import ChatReader, begin
+from worker.server.chat import ChatReader, begin, chat_of
 from worker.server.errors import RequestFault
 from worker.server.http import JsonAnswer, named_event, read_body
 from worker.server.prompts import new_id
@@ -73,7 +73,7 @@ def chat_request(body: ResponsesBody) -> ChatRequest:
         fields["tool_choice"] = {"type": "function", "function": {"name": body.tool_choice.name}}
     if body.text is not None and body.text.format is not None:
         fields["response_format"] = _format(body.text.format.model_dump(by_alias=True, exclude_none=True))
-    return ChatRequest.model_validate(fields)
+    return chat_of(fields)
 
 
 def _format(given: dict[str, Any]) -> dict[str, Any]:

@@ -70,6 +70,21 @@ async def test_events_of_a_stream(tokenizer: Tokenizer) -> None:
     assert found[-2][1]["usage"]["output_tokens"] == 3
 
 
+async def test_null_means_default(tokenizer: Tokenizer) -> None:
+    names = ("system", "stop_sequences", "temperature", "top_p", "top_k", "tools", "tool_choice", "thinking", "stream")
+    async with serving(tokenizer) as app:
+        response = await app.post(MESSAGES, **BODY, **dict.fromkeys(names))
+    assert response.status_code == 200, response.text
+
+
+async def test_a_message_with_too_many_calls(tokenizer: Tokenizer) -> None:
+    """What Anthropic's rules let pass and a chat's do not is the client's fault all the same."""
+    calls = [{"type": "tool_use", "id": str(i), "name": "f", "input": {}} for i in range(129)]
+    async with serving(tokenizer) as app:
+        response = await app.post(MESSAGES, **(BODY | {"messages": [{"role": "assistant", "content": calls}]}))
+    assert response.status_code == 400 and "128" in response.json()["error"]["message"]
+
+
 async def test_why_it_stopped(tokenizer: Tokenizer) -> None:
     async with serving(tokenizer, "one STOP two") as app:
         answer = (await app.post(MESSAGES, **BODY, stop_sequences=["STOP"])).json()
