@@ -27,6 +27,14 @@ _TIMEOUT_S = 5.0
 _PASSED_ON = frozenset({b"authorization", b"content-type"})
 
 
+class _Error(msgspec.Struct, frozen=True):
+    message: str
+
+
+class _ErrorBody(msgspec.Struct, frozen=True):
+    error: _Error
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What one worker answered to a fan-out; status 502 if it did not."""
@@ -37,6 +45,13 @@ class Outcome:
 
     def as_json(self) -> dict[str, Any]:
         return {"worker": self.worker.name, "url": self.worker.url, "status": self.status, "message": self.text}
+
+    def why(self) -> str:
+        """The sentence in an error body of OpenAI's shape; all of the text where there is none."""
+        try:
+            return msgspec.json.decode(self.text, type=_ErrorBody).error.message
+        except msgspec.MsgspecError:
+            return self.text
 
 
 class FanOut:
@@ -151,7 +166,7 @@ def summary(outcomes: list[Outcome], told: Mapping[str, Any] = MappingProxyType(
     body = {"results": [outcome.as_json() for outcome in outcomes], **told}
     if worst.status < 400:
         return JSONResponse(body)
-    return fault(worst.status, f"Worker {worst.worker.name}: {worst.text}", extra=body)
+    return fault(worst.status, f"Worker {worst.worker.name}: {worst.why()}", extra=body)
 
 
 def model_card(name: str, root: str | None) -> dict[str, Any]:

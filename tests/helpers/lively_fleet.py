@@ -22,6 +22,7 @@ class LivelyWorker(FakeWorker):
     """Streams `WORDS`, one each `word_s`; its load report follows its work. `base_usage`: of its KV pool when idle."""
 
     word_s = 0.03
+    words = WORDS
     base_usage = 0.2
     hit_rate = 0.5
 
@@ -33,7 +34,7 @@ class LivelyWorker(FakeWorker):
     async def _answer(self, request: Received, reply: Reply) -> None:
         body = request.json
         prompt_tokens = 8 + sum(len(message["content"]) for message in body["messages"]) // 4
-        words = WORDS[: body.get("max_tokens", len(WORDS))]
+        words = self.words[: body.get("max_tokens", len(self.words))]
         usage = {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": len(words),

@@ -123,6 +123,23 @@ async def test_a_chat_answer_streams_in(browser: Any) -> None:
         assert not console.faults
 
 
+async def test_a_long_answer_stays_in_its_bubble(browser: Any) -> None:
+    async with (
+        lively_workers(1) as (worker,),
+        running_gateway([worker]) as gateway,
+        open_console(browser, gateway) as console,
+    ):
+        worker.word_s = 0.001
+        worker.words = WORDS * 20
+        await console.until("document.querySelector('#model').value === 'fake-model'")
+        await console.page.fill("#max-tokens", "400")
+        await console.page.click("#ideas button")
+        await console.until("document.querySelector('.meta')?.textContent.includes('400 tokens')")
+        bubble, meta = "document.querySelector('.say.model')", "document.querySelector('.meta')"
+        assert await console.page.evaluate(f"{bubble}.scrollHeight <= {bubble}.clientHeight")
+        assert await console.page.evaluate(f"{meta}.offsetTop >= {bubble}.offsetTop + {bubble}.offsetHeight")
+
+
 async def test_a_refused_chat_says_why(browser: Any) -> None:
     async with running_gateway([]) as gateway, open_console(browser, gateway) as console:
         await console.page.wait_for_selector("#no-workers:not([hidden])")
@@ -158,6 +175,9 @@ async def test_drain_needs_the_admin_key(browser: Any) -> None:
         await page.wait_for_selector("#confirm-fault:not(:empty)")
         assert "admin key" in await page.inner_text("#confirm-fault")
         assert [w.status.value for w in gateway.gateway.registry.snapshot.workers] == ["ready", "ready"]
+        await page.fill("#admin-input", "wrong")
+        await page.click("#confirm-go")
+        await console.until("document.querySelector('#confirm-fault').textContent === 'That is not the admin key.'")
         await page.fill("#admin-input", "admin-key")
         await page.click("#confirm-go")
         await console.until("document.querySelectorAll('.tile').length === 1")

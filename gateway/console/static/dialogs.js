@@ -110,8 +110,10 @@ function confirm({ title, text, verb, act, done }) {
       dialog.close();
       done();
     } catch (error) {
-      setText(byId("confirm-fault"), error.message);
-      if (error.status === 401 || error.status === 403) {
+      const locked = error.status === 401 || error.status === 403;
+      const fault = entered ? "That is not the admin key." : "This needs the admin key.";
+      setText(byId("confirm-fault"), locked ? fault : error.message);
+      if (locked) {
         byId("confirm-key").hidden = false;
         byId("admin-input").focus();
       }

@@ -117,13 +117,13 @@ async function follow() {
 }
 
 // Asks for a key until one opens the events.
-async function unlock(error) {
+async function unlock() {
   byId("board").hidden = true;
   byId("lost").hidden = true;
   byId("locked").hidden = false;
   linkIs("waiting", "locked");
   setText(byId("summary"), "Locked");
-  setText(byId("key-fault"), key.get() ? error.message : "");
+  setText(byId("key-fault"), key.get() ? "The gateway does not know this key." : "");
   key.forget();
   byId("key-input").focus();
   await new Promise((resolve) => {
@@ -165,7 +165,7 @@ async function run() {
       await follow();
     } catch (error) {
       if (error instanceof ApiError && (error.status === 401 || error.status === 403)) {
-        await unlock(error);
+        await unlock();
         continue;
       }
       reason = error instanceof ApiError ? error.message : "The connection to the gateway is lost.";

@@ -120,6 +120,9 @@ async def test_flush_reaches_everyone_and_empties_the_index() -> None:
     async def busy(request: Received, reply: Reply) -> None:
         await reply.json("requests run", 400)
 
+    async def busy_in_openais_words(request: Received, reply: Reply) -> None:
+        await reply.json({"error": {"message": "Requests run.", "code": 400}}, 400)
+
     async with (
         FakeWorker(other={"/flush_cache": flushed}) as a,
         FakeWorker(other={"/flush_cache": flushed}) as b,
@@ -138,6 +141,9 @@ async def test_flush_reaches_everyone_and_empties_the_index() -> None:
         refused = await gateway.client.post("/flush_cache")
         assert refused.status_code == 400
         assert "requests run" in refused.json()["error"]["message"]
+        b.other["/flush_cache"] = busy_in_openais_words
+        refused = await gateway.client.post("/flush_cache")
+        assert refused.json()["error"]["message"] == f"Worker 127.0.0.1:{b.port}: Requests run."
         assert sorted(result["status"] for result in refused.json()["results"]) == [200, 400]
 
 
