@@ -7,6 +7,7 @@ deploy/prometheus/compose.yaml.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -15,7 +16,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -30,6 +31,8 @@ COMPOSE = CONFIG / "compose.yaml"
 TOOLS = ROOT / ".cache" / "tools" / "usr" / "bin"
 _DATA = ROOT / ".cache" / "observe"
 _GATEWAY = "127.0.0.1:8000"  # in prometheus.yml
+_KEY_LINE = "# authorization: {type: Bearer, credentials_file: /etc/prometheus/canopy-admin-key}"  # likewise
+_KEY_IN_CONTAINER = Path("/etc/canopy/admin-key")  # in compose.yaml
 _START_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 10.0
 
@@ -41,6 +44,7 @@ class Places:
     gateway: str
     prometheus: str
     grafana: str
+    admin_key_file: Path | None = None
 
 
 def find(program: str) -> str | None:
@@ -49,13 +53,16 @@ def find(program: str) -> str | None:
     return shutil.which(program) or (str(own) if own.exists() else None)
 
 
-def config_for(gateway: str, folder: Path) -> Path:
-    """prometheus.yml for the gateway at this address, in `folder`, beside the rules."""
+def config_for(places: Places, folder: Path) -> Path:
+    """prometheus.yml for this gateway, in `folder`, beside the rules."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copytree(CONFIG / "rules", folder / "rules", dirs_exist_ok=True)
     text = (CONFIG / "prometheus.yml").read_text()
     path = folder / "prometheus.yml"
-    path.write_text(text.replace(_GATEWAY, gateway))
+    if places.admin_key_file is not None:
+        key_file = json.dumps(str(places.admin_key_file))  # JSON's strings are YAML's
+        text = text.replace(_KEY_LINE, f"authorization: {{type: Bearer, credentials_file: {key_file}}}")
+    path.write_text(text.replace(_GATEWAY, places.gateway))
     return path
 
 
@@ -63,7 +70,7 @@ def prometheus_command(program: str, places: Places, folder: Path) -> list[str]:
     """Prometheus on its own directory."""
     return [
         program,
-        f"--config.file={config_for(places.gateway, folder)}",
+        f"--config.file={config_for(places, folder)}",
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address={places.prometheus}",
         "--web.enable-lifecycle",
@@ -107,13 +114,19 @@ def run_native(prometheus: str, grafana: str, places: Places, folder: Path) -> i
     return 1
 
 
+def has_compose(docker: str) -> bool:
+    """Whether this docker has its compose plugin."""
+    return subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode == 0
+
+
 def run_compose(docker: str, places: Places, folder: Path) -> int:
     """The compose file, in the foreground."""
-    config_for(places.gateway, folder)
+    config_for(replace(places, admin_key_file=_KEY_IN_CONTAINER if places.admin_key_file is not None else None), folder)
     host, _, port = places.grafana.rpartition(":")
     environment = {
         "CANOPY_OBSERVE_CONFIG": str(folder),
         "CANOPY_OBSERVE_GRAFANA": str(GRAFANA),
+        "CANOPY_OBSERVE_KEY": str(places.admin_key_file or os.devnull),
         "CANOPY_PROMETHEUS_ADDRESS": places.prometheus,
         "CANOPY_GRAFANA_HOST": host,
         "CANOPY_GRAFANA_PORT": port,
@@ -159,21 +172,27 @@ def main() -> int:
     parser.add_argument("--gateway", default=_GATEWAY, metavar="HOST:PORT", help=f"the gateway, default {_GATEWAY}")
     parser.add_argument("--prometheus", default="127.0.0.1:9090", metavar="HOST:PORT", help="where Prometheus listens")
     parser.add_argument("--grafana", default="127.0.0.1:3000", metavar="HOST:PORT", help="where Grafana listens")
+    parser.add_argument(
+        "--admin-key-file", type=Path, metavar="FILE", help="holds the gateway's admin key, if it has one"
+    )
     parser.add_argument("--folder", type=Path, default=_DATA, help="for what they store, default .cache/observe")
     args = parser.parse_args()
     folder = args.folder.resolve()
-    places = Places(args.gateway, args.prometheus, args.grafana)
+    key_file = args.admin_key_file.resolve() if args.admin_key_file is not None else None
+    places = Places(args.gateway, args.prometheus, args.grafana, key_file)
     prometheus, grafana = find("prometheus"), find("grafana") or find("grafana-server")
-    docker = shutil.which("docker")
     try:
+        if key_file is not None and not key_file.is_file():
+            raise UserError(f"There is no file {key_file}; it must hold the gateway's admin key.")
         if prometheus is not None and grafana is not None:
             return run_native(prometheus, grafana, places, folder)
-        if docker is not None:
+        docker = shutil.which("docker")
+        if docker is not None and has_compose(docker):
             return run_compose(docker, places, folder)
         missing = "Prometheus" if prometheus is None else "Grafana"
         raise UserError(
-            f"{missing} is not installed, and neither is docker; install both Prometheus (`make tools`) and Grafana "
-            "(its Debian package), or docker."
+            f"{missing} is not installed, and neither is docker with its compose plugin; install both Prometheus "
+            "(`make tools`) and Grafana (its Debian package), or docker compose."
         )
     except UserError as error:
         print(error, file=sys.stderr)

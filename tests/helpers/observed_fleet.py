@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 
 from common.process import die_with_parent
-from deploy.observe import config_for
+from deploy.observe import Places, config_for
 from tests.helpers.processes import wait_until
 from tests.helpers.prometheus import free_port
 
@@ -58,7 +58,7 @@ def gateway(urls: Sequence[str], folder: Path, *flags: str) -> Iterator[str]:
 def observed(address: str, folder: Path, *, faster: int = 1) -> Path:
     """deploy/prometheus' configuration for this gateway, with a scrape and an evaluation a second. All durations in
     rules are divided by `faster`, so that a test need not take hours."""
-    path = config_for(address, folder)
+    path = config_for(Places(address, "", ""), folder)
     text = re.sub(r"(scrape_interval|evaluation_interval|refresh_interval): \d+s", r"\1: 1s", path.read_text())
     path.write_text(text)
     for rules in (folder / "rules").iterdir():
