@@ -8,9 +8,11 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import repeat
 from typing import Any, Literal
 
 import msgspec
@@ -18,6 +20,7 @@ import orjson
 
 LogFormat = Literal["text", "json"]
 
+_TIME = "%Y-%m-%d %H:%M:%S"
 _TEXT_HEAD, _JSON_HEAD = "--- ", '{"event":"start",'
 _ACCESS = "uvicorn.access"
 _HTTP_SERVER = ("uvicorn", "uvicorn.error", _ACCESS)
@@ -34,7 +37,18 @@ def about_request(request_id: str) -> dict[str, str]:
 
 
 class Lines(list[object]):
-    """Several lines that are logged by one call: `log.info("%s", Lines(...))`. In JSON each is an object."""
+    """Several lines that are logged by one call: `log.info("%s", Lines(...))`. In JSON each is an object.
+
+    `times`: when each was made, in seconds since 1970; without them, when they are logged.
+    """
+
+    def __init__(self, lines: Iterable[object], times: Sequence[float] = ()) -> None:
+        super().__init__(lines)
+        self.times = times
+
+    def timed(self, logged: float) -> Iterator[tuple[object, float]]:
+        """Each line with its time; `logged`: when they were logged."""
+        return zip(self, self.times or repeat(logged, len(self)), strict=True)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self))
@@ -51,10 +65,12 @@ class LineFormatter(logging.Formatter):
     """
 
     def __init__(self) -> None:
-        super().__init__("[%(asctime)s] %(message)s", "%Y-%m-%d %H:%M:%S")
+        super().__init__("[%(asctime)s] %(message)s", _TIME)
 
     def format(self, record: logging.LogRecord) -> str:
         line = _value(record)
+        if isinstance(line, Lines):
+            return "\n".join(f"[{_local(int(time_s))}] {one}" for one, time_s in line.timed(record.created))
         return str(line) if isinstance(line, JsonLine) else super().format(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -91,7 +107,10 @@ class JsonFormatter(logging.Formatter):
         if isinstance(value, JsonLine):
             return str(value)
         if isinstance(value, Lines):
-            return "\n".join(to_json(head | {"message": str(line)} | _parts(line)) for line in value)
+            return "\n".join(
+                to_json(head | {"time": utc(time_s), "message": str(line)} | _parts(line))
+                for line, time_s in value.timed(record.created)
+            )
         entry: dict[str, Any] = head | {"message": record.getMessage()} | _parts(value)
         request_id = _request_id(record)
         if request_id:
@@ -121,6 +140,11 @@ def _request_id(record: logging.LogRecord) -> str:
 def _value(record: logging.LogRecord) -> object:
     """The only argument of a record, None if it has none or several."""
     return record.args[0] if isinstance(record.args, tuple) and len(record.args) == 1 else None
+
+
+@lru_cache(maxsize=8)
+def _local(timestamp_s: int) -> str:
+    return time.strftime(_TIME, time.localtime(timestamp_s))
 
 
 def utc(timestamp_s: float) -> str:
@@ -154,8 +178,8 @@ def setup(level: str, log_format: LogFormat = "text", *, process: str, http_leve
 def headline(text: str, log_format: LogFormat) -> str:
     """The line that begins a process's life in a log file that holds several lives."""
     if log_format == "json":
-        return _JSON_HEAD + to_json({"time": utc(time.time()), "message": text})[1:]
-    return f"{_TEXT_HEAD}{time.strftime('%Y-%m-%d %H:%M:%S')} {text} ---"
+        return _JSON_HEAD + to_json({"time": utc(time.time()), "level": "info", "message": text})[1:]
+    return f"{_TEXT_HEAD}{time.strftime(_TIME)} {text} ---"
 
 
 def is_headline(line: str) -> bool:

@@ -105,8 +105,8 @@ _THROUGHPUT = Row(
         ),
         Plot(
             title="Tokens generated, by replica",
-            text="As each replica measures it, 0 when idle.",
-            queries=[Query("sum by (worker) (canopy_gen_throughput)", "{{worker}}")],
+            text="Those of answers that are still being written included.",
+            queries=[Query(rate("canopy_sampled_tokens_total", "worker"), "{{worker}}")],
             unit="cps",
             kind=Kind.STACK,
         ),

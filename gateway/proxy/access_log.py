@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import msgspec
 
@@ -33,15 +34,18 @@ class AccessLog:
     def __init__(self, *, enabled: bool) -> None:
         self.enabled = enabled
         self._lines: list[Access] = []
+        self._times: list[float] = []
 
     def add(self, request_id: bytes, endpoint: str, status: int, worker: str, reason: str, duration_s: float) -> None:
         """A request is over."""
         self._lines.append(Access(request_id.decode("latin-1"), endpoint, status, worker, reason, duration_s))
+        self._times.append(time.time())
         if len(self._lines) >= _MAX_LINES:
             self.flush()
 
     def flush(self) -> None:
         """Write what was kept."""
         lines, self._lines = self._lines, []
+        times, self._times = self._times, []
         if lines:
-            _LOG.info("%s", Lines(lines))
+            _LOG.info("%s", Lines(lines, times))

@@ -102,7 +102,16 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_several_lines_as_text() -> None:
     record = logging.LogRecord("name", logging.INFO, "", 0, "%s", (logs.Lines(["one", "two"]),), None)
-    assert logs.LineFormatter().format(record).endswith("] one\ntwo")
+    stamp = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\]"
+    assert re.fullmatch(f"{stamp} one\n{stamp} two", logs.LineFormatter().format(record))
+
+
+def test_lines_that_waited_have_the_times_at_which_they_were_made() -> None:
+    record = logging.LogRecord("name", logging.INFO, "", 0, "%s", (logs.Lines(["one", "two"], [1e9, 1e9 + 7.5]),), None)
+    written = [json.loads(line)["time"] for line in logs.JsonFormatter("p").format(record).splitlines()]
+    assert written == ["2001-09-09T01:46:40.000+00:00", "2001-09-09T01:46:47.500+00:00"]
+    text = logs.LineFormatter().format(record)
+    assert re.findall(r":(\d\d)\] (\w+)", text) == [("40", "one"), ("47", "two")]
 
 
 def test_the_first_line_of_a_life() -> None:

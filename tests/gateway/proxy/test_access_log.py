@@ -20,9 +20,8 @@ def test_text_and_json(caplog: pytest.LogCaptureFixture) -> None:
     log.flush()
     (record,) = caplog.records
     first, second = LineFormatter().format(record).splitlines()
-    assert (
-        first.endswith("] id-1 /v1/completions 200 w prefix 0.250s") and second == "id-2 /v1/completions 503 - - 0.000s"
-    )
+    assert first.endswith("] id-1 /v1/completions 200 w prefix 0.250s")
+    assert second.startswith("[") and second.endswith("] id-2 /v1/completions 503 - - 0.000s")
     entries = [json.loads(line) for line in JsonFormatter("gateway").format(record).splitlines()]
     assert [entry["request_id"] for entry in entries] == ["id-1", "id-2"]
     assert entries[0]["fields"] | {"request_id": "id-1"} == {
