@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import secrets
 from urllib.parse import parse_qs
 
@@ -27,8 +28,25 @@ _TOOL_PATHS = {
     "/get_server_info": "GET",
 }
 _MAX_ID_BYTES = 128
-_ID_START = secrets.token_hex(4).encode()  # of this process; the rest counts
-_ID_NUMBERS = itertools.count(secrets.randbits(32))
+
+
+class _Ids:
+    """New request ids: the beginning is this process's, the rest counts."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """From now on another beginning: a process that was forked calls this."""
+        self._start = secrets.token_hex(4).encode()
+        self._numbers = itertools.count(secrets.randbits(32))
+
+    def __next__(self) -> bytes:
+        return self._start + str(10**7 + next(self._numbers) % (9 * 10**7)).encode()
+
+
+_IDS = _Ids()
+os.register_at_fork(after_in_child=_IDS.begin)
 
 
 def is_proxied(method: str, path: str) -> bool:
@@ -50,7 +68,7 @@ def head_of(method: str, path: str, query: bytes, headers: Headers) -> RequestHe
 
 def request_id_of(head: RequestHead) -> bytes:
     """The client's id for the request, else a new one."""
-    return head.given_id or _ID_START + str(10**7 + next(_ID_NUMBERS) % (9 * 10**7)).encode()
+    return head.given_id or next(_IDS)
 
 
 def inbound_of(head: RequestHead, body: bytes, request_id: bytes) -> Inbound:

@@ -54,7 +54,9 @@ async def test_they_share_port_workers_and_metrics() -> None:
         fresh(url) as client,
     ):
         await all_say(client, "workers", 1)
-        assert {(await client.post(CHAT, content=chat_body())).status_code for _ in range(40)} == {200}
+        answers = [await client.post(CHAT, content=chat_body()) for _ in range(40)]
+        assert {answer.status_code for answer in answers} == {200}
+        assert len({answer.headers["x-request-id"] for answer in answers}) == 40
         counts = await by_process(client, "requests_total")
         assert sum(counts.values()) == 40 and min(counts.values()) > 0
         assert (await client.post("/workers", json={"url": b.url})).status_code == 202
