@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from gateway.console.messages import Decision, Event, Point, Row, Slice
-from gateway.console.view import Series, changed, rows
+from gateway.console.view import Series, Speeds, changed, rows
 from gateway.fleet.registry import Registry
 
 _LOG = logging.getLogger("gateway.console")
@@ -59,6 +59,7 @@ class Hub:
         self._event = b""
         self._rows: dict[str, Row] = {}
         self._series = Series()
+        self._speeds = Speeds()
         self._since: dict[int, int] = {}
         self._history: deque[Point] = deque(maxlen=HISTORY)
         self._events: deque[Event] = deque(maxlen=_KEPT_EVENTS)
@@ -112,7 +113,7 @@ class Hub:
     async def _tick(self) -> None:
         slices = await self._ask_all(self._since)
         self._since = {index: one.upto for index, one in slices.items()}
-        old, self._rows = self._rows, rows(self._registry.snapshot, list(slices.values()))
+        old, self._rows = self._rows, rows(self._registry.snapshot, list(slices.values()), self._speeds)
         point = self._series.point(self._wall_s(), slices, self._rows)
         events = [one for part in slices.values() for one in part.events]
         self._history.append(point)

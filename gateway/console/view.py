@@ -3,28 +3,64 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from gateway.console.messages import Point, Row, Slice, Totals
 from gateway.fleet.registry import Snapshot
-from gateway.fleet.worker import WorkerView
+from gateway.fleet.worker import LoadReport, WorkerView
 from gateway.resilience.guard import Standing
 
 WINDOW = 10  # points that a TTFT percentile or a hit rate looks back on
 
 
-def rows(snapshot: Snapshot, slices: Sequence[Slice]) -> dict[str, Row]:
+SPEED_S = 5.0  # what a worker's tokens a second look back on
+
+
+class Speeds:
+    """Tokens a second of each worker, by how many it had generated at each report of the last seconds.
+
+    What a worker itself calls its throughput is 0 while it writes only short answers.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[str, deque[tuple[float, int]]] = {}  # by URL: when, how many
+
+    def of(self, url: str, report: LoadReport | None) -> float | None:
+        """The speed as of this report; its own word where there is nothing to compare."""
+        if report is None:
+            return None
+        told = self._told.setdefault(url, deque())
+        now = (report.received_s, report.generated_tokens)
+        if told and now[1] < told[-1][1]:  # it started anew
+            told.clear()
+        if not told or now[0] > told[-1][0]:
+            told.append(now)
+        while now[0] - told[0][0] > SPEED_S:
+            told.popleft()
+        elapsed_s = told[-1][0] - told[0][0]
+        if not report.generated_tokens or not elapsed_s:
+            return round(report.gen_throughput, 1)
+        return round((told[-1][1] - told[0][1]) / elapsed_s, 1)
+
+    def keep(self, urls: Collection[str]) -> None:
+        """Forget all others."""
+        for url in self._told.keys() - set(urls):
+            del self._told[url]
+
+
+def rows(snapshot: Snapshot, slices: Sequence[Slice], speeds: Speeds) -> dict[str, Row]:
     """All workers by URL, in the registry's order."""
+    speeds.keep([worker.url for worker in snapshot.workers])
     in_flight: Counter[str] = Counter()
     for one in slices:
         in_flight.update(one.in_flight)
-    return {worker.url: _row(worker, in_flight[worker.url]) for worker in snapshot.workers}
+    return {worker.url: _row(worker, in_flight[worker.url], speeds) for worker in snapshot.workers}
 
 
-def _row(worker: WorkerView, in_flight: int) -> Row:
+def _row(worker: WorkerView, in_flight: int, speeds: Speeds) -> Row:
     report = worker.load.report
     pool_tokens = (report.max_total_tokens if report is not None else 0) or worker.identity.max_total_tokens
     return Row(
@@ -41,7 +77,7 @@ def _row(worker: WorkerView, in_flight: int) -> Row:
         usage=round(report.token_usage, 3) if report is not None else None,
         pool_tokens=pool_tokens or None,
         hit_rate=round(report.cache_hit_rate, 3) if report is not None else None,
-        tokens_per_s=round(report.gen_throughput, 1) if report is not None else None,
+        tokens_per_s=speeds.of(worker.url, report),
     )
 
 

@@ -319,8 +319,13 @@ def load_of(report: Any, now_s: float) -> LoadReport:
         token_usage=mean("token_usage"),
         gen_throughput=sum(numbers("gen_throughput")),
         cache_hit_rate=mean("cache_hit_rate"),
+        generated_tokens=sum(_generated(rank.get("totals")) for rank in ranks),
         received_s=now_s,
     )
+
+
+def _generated(totals: Any) -> int:
+    return _count(totals.get("generation_tokens_total")) if isinstance(totals, dict) else 0
 
 
 def _count(value: Any) -> int:

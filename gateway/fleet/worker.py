@@ -61,6 +61,7 @@ class LoadReport:
     token_usage: float = 0.0
     gen_throughput: float = 0.0
     cache_hit_rate: float = 0.0
+    generated_tokens: int = 0  # since it started; 0: none, or it does not tell
     received_s: float = 0.0  # our clock
     pushed: bool = False  # without being asked for
 

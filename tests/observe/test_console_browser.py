@@ -137,6 +137,7 @@ async def test_a_long_answer_stays_in_its_bubble(browser: Any) -> None:
         await console.until("document.querySelector('.meta')?.textContent.includes('400 tokens')")
         bubble, meta = "document.querySelector('.say.model')", "document.querySelector('.meta')"
         assert await console.page.evaluate(f"{bubble}.scrollHeight <= {bubble}.clientHeight")
+        assert await console.page.evaluate("(c => c.scrollHeight <= c.clientHeight)(document.querySelector('.chat'))")
         assert await console.page.evaluate(f"{meta}.offsetTop >= {bubble}.offsetTop + {bubble}.offsetHeight")
 
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.console.messages import Row, Slice, Totals
-from gateway.console.view import Series, changed, quantile
+from gateway.console.view import Series, Speeds, changed, quantile
+from gateway.fleet.worker import LoadReport
 
 ROW = Row("http://a", "a", "m", "ready", "", "closed", False, 0, 0, 0, 0.0, None, 0.0, 0.0)
 
@@ -42,6 +43,25 @@ def test_rates_are_differences_over_all_processes() -> None:
     point = series.point(12.0, now, {"a": msgspec.structs.replace(ROW, tokens_per_s=5.0), "b": ROW})
     assert (point.requests_per_s, point.errors_per_s, point.tokens_per_s) == (5.0, 0.5, 5.0)
     assert point.reasons == {"load": 5}
+
+
+def test_tokens_a_second_are_counted_over_five_seconds() -> None:
+    """Also where answers are so short that a worker calls its throughput 0."""
+    speeds = Speeds()
+    assert speeds.of("a", None) is None
+
+    def told(at: float, generated: int, own: float = 0.0) -> float | None:
+        return speeds.of("a", LoadReport(generated_tokens=generated, gen_throughput=own, received_s=at))
+
+    assert [told(float(second), 200 * second) for second in range(1, 9)] == [0.0] + 7 * [200.0]
+    assert [told(float(second), 1600) for second in range(9, 14)] == [160.0, 120.0, 80.0, 40.0, 0.0]
+    assert told(13.0, 1600) == 0.0  # no new report
+    assert told(14.0, 30, own=7.0) == 7.0  # a new life
+    assert told(15.0, 130) == 100.0
+    assert told(100.0, 9000, own=3.0) == 3.0  # nobody looked meanwhile
+    assert speeds.of("b", LoadReport(gen_throughput=5.0)) == 5.0  # does not count
+    speeds.keep(["b"])
+    assert told(101.0, 9100, own=1.0) == 1.0
 
 
 def test_a_process_that_started_anew_counts_from_there() -> None:

@@ -251,6 +251,8 @@ async def test_nonsense_answers_do_not_stop_the_loop() -> None:
 def test_load_formats() -> None:
     ours = load_of({"loads": [{"num_running_reqs": 1}, {"num_running_reqs": 2, "gen_throughput": 4.0}]}, 7.0)
     assert (ours.running_requests, ours.gen_throughput, ours.received_s) == (3, 4.0, 7.0)
+    ranks = [{"totals": {"generation_tokens_total": 5}}, {"totals": {"generation_tokens_total": 6}}, {"totals": 7}]
+    assert load_of({"loads": ranks}, 0.0).generated_tokens == 11
     older = load_of([{"num_reqs": 5, "num_waiting_reqs": 2, "num_tokens": 100, "num_pending_tokens": 40}], 0.0)
     assert (older.running_requests, older.waiting_requests, older.used_tokens, older.waiting_tokens) == (3, 2, 100, 40)
     for nonsense in (None, 3, "x", {}, {"loads": 3}, [None]):
