@@ -267,5 +267,9 @@ async def test_phone(browser: Any) -> None:
         async with chats(gateway.client, 6):
             await console.until("document.querySelectorAll('#feed tr').length >= 6")
             assert await console.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            await console.page.click("#ideas button")
+            await console.until("document.querySelector('#clear').offsetParent")
+            above = "document.querySelector('#clear').offsetTop < document.querySelector('#chat-title').offsetTop + 20"
+            assert await console.page.evaluate(above)  # in one line
             await console.shot("phone", full=True)
         assert not console.faults
