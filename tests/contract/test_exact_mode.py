@@ -112,6 +112,8 @@ async def test_every_kind_of_prompt_is_foretold(
     body = {**prompt, **length, **({"cache_salt": salt} if salt else {})}
     assert await route(gateway, path, body) == (0, 0)
     predicted, actual = await route(gateway, path, body)
+    if actual == 0:  # it came before the first one's events and went to the other worker; now both have it
+        predicted, actual = await route(gateway, path, body)
     assert actual > 0 and abs(predicted - actual) <= BLOCK
     assert set(results(gateway)) <= {"ids", "tokenised", "remembered"}
 

@@ -52,7 +52,7 @@ def test_help_lists_what_exists_and_only_that(tmp_path: Path) -> None:
     assert done.returncode == 0
     for command in ("serve", "gateway", "worker", "status", "bench"):
         assert f"\n  {command} " in done.stdout
-    assert "tune" not in done.stdout
+    assert "plan" not in done.stdout
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +83,7 @@ def test_serve_offers_the_flags_of_all_parts(tmp_path: Path) -> None:
 
 
 def test_commands_that_are_not_built_say_so(tmp_path: Path) -> None:
-    assert refusal("tune", cache=tmp_path) == "canopy: `canopy tune` is not built yet."
+    assert refusal("plan", cache=tmp_path) == "canopy: `canopy plan` is not built yet."
     assert refusal("serv", cache=tmp_path) == "canopy: There is no command 'serv'; see canopy --help."
 
 

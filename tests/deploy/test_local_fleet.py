@@ -159,14 +159,14 @@ def test_a_killed_controller_costs_nothing(served_fleet: ServedFleet) -> None:
     def adopted() -> bool:
         return bool(served_fleet.tree().with_command("ray::ControllerActor"))
 
-    wait_until(adopted, 20, "Ray has restarted the controller")
+    wait_until(adopted, RESTART_LIMIT_S, "Ray has restarted the controller")
     after: list[dict[str, Any]] = []
 
     def same_again() -> bool:
         after[:] = [r["status"]["record"] for r in served_fleet.status()]
         return after == before
 
-    wait_until(same_again, 20, "the new controller has adopted both replicas")
+    wait_until(same_again, RESTART_LIMIT_S, "the new controller has adopted both replicas")
 
 
 def test_a_killed_gateway_is_started_again(served_fleet: ServedFleet) -> None:

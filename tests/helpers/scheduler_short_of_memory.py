@@ -55,7 +55,7 @@ class ShortOfMemory:
             tokens: Int32s = step.result().token_ids[batch.samples]
             return tokens
 
-        return LaunchedStep(fetch, np.flatnonzero(batch.samples), batch, cuda_graph=False)
+        return LaunchedStep(fetch, (), np.flatnonzero(batch.samples), batch, cuda_graph=False)
 
     def close(self) -> None:
         self._inner.close()

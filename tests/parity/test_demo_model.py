@@ -50,7 +50,7 @@ def harness(runner: ModelRunner, model_dir: Path, **settings: object) -> Harness
     return Harness(runner, str(model_dir), **settings)
 
 
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.long)])
 def test_alone(
     runner: ModelRunner, demo_model_dir: Path, prompts: list[list[int]], expected: list[Answer], every: int
 ) -> None:

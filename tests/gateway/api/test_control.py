@@ -243,7 +243,7 @@ async def test_tools_are_passed_to_one_worker() -> None:
         assert (await gateway.client.post("/tokenize", content=b"{")).status_code == 400
 
 
-@pytest.mark.parametrize("path", ["/", "/v1/nothing", "/v1/embeddings"])
+@pytest.mark.parametrize("path", ["/", "/v1/nothing"])
 async def test_unknown_routes_are_404(path: str) -> None:
     async with running_gateway([]) as gateway:
         for method in ("GET", "POST"):

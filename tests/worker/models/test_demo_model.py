@@ -20,7 +20,7 @@ from worker.models.weights import SafetensorsWeights
 pytestmark = pytest.mark.model
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tensors_and_configuration_are_those_that_transformers_reads(demo_model_dir: Path) -> None:
     spec = importlib.util.find_spec(PACKAGE)
     assert spec is not None and spec.submodule_search_locations

@@ -15,7 +15,7 @@ def _step(outcomes: list[int] | Exception, sequences: list[int]) -> LaunchedStep
             raise outcomes
         return np.array(outcomes, np.int32)
 
-    return LaunchedStep(fetch, np.array(sequences, np.int64), batch(2, 4), cuda_graph=True)
+    return LaunchedStep(fetch, (), np.array(sequences, np.int64), batch(2, 4), cuda_graph=True)
 
 
 def test_outcomes_go_to_their_sequences() -> None:
