@@ -79,6 +79,7 @@ def test_virtual_time_prints_our_policies_and_the_bounds(capsys: pytest.CaptureF
     assert re.search(r"cache_aware .*prediction error \d", printed)
 
 
+@pytest.mark.long
 def test_a_live_run_agrees_with_virtual_time(capsys: pytest.CaptureFixture[str]) -> None:
     """Real gateway, simulated workers and clients as processes: what hits does not depend on sockets."""
     flags = ["--duration", "3", "--cache-tokens", "60000", "--workers", "2", "--json", "--routers", "canopy"]

@@ -50,12 +50,10 @@ def harness(runner: ModelRunner, model_dir: Path, **settings: object) -> Harness
     return Harness(runner, str(model_dir), **settings)
 
 
-@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.long)])
-def test_alone(
-    runner: ModelRunner, demo_model_dir: Path, prompts: list[list[int]], expected: list[Answer], every: int
-) -> None:
+@pytest.mark.long
+def test_alone(runner: ModelRunner, demo_model_dir: Path, prompts: list[list[int]], expected: list[Answer]) -> None:
     engine = harness(runner, demo_model_dir, disable_radix_cache=True)
-    check(expected[::every], [engine.run([prompt], NUM_TOKENS)[0] for prompt in prompts[::every]])
+    check(expected, [engine.run([prompt], NUM_TOKENS)[0] for prompt in prompts])
 
 
 def test_together_then_from_cache_then_after_a_flush(
@@ -75,6 +73,7 @@ def test_together_then_from_cache_then_after_a_flush(
     assert engine.cached_tokens[next(rid for rid in engine.cached_tokens if rid not in before)] == 0
 
 
+@pytest.mark.long
 def test_prefill_in_chunks(
     runner: ModelRunner, demo_model_dir: Path, prompts: list[list[int]], expected: list[Answer]
 ) -> None:
