@@ -99,6 +99,7 @@ def test_retraction(
     assert retracted > 0
 
 
+@pytest.mark.long
 def test_neighbours_aborted(
     runner: ModelRunner, demo_model_dir: Path, prompts: list[list[int]], expected: list[Answer]
 ) -> None:
