@@ -152,7 +152,7 @@ async def _send(
         without_report=settings.without_report if settings.steer else settings.max_concurrency,
         max_in_flight=settings.max_concurrency,
     )
-    rules = Rules(steer=settings.steer, max_concurrency=settings.max_concurrency, patience_s=settings.patience_s)
+    rules = Rules(steer=settings.steer, patience_s=settings.patience_s)
     async with Connection(url, settings.api_key, answer_timeout_s=settings.answer_timeout_s) as connection:
         run = BatchRun(contents, journal, connection, steering, display, clock, rules)
         await run.run()

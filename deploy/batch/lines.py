@@ -80,7 +80,7 @@ def written_id(line: bytes) -> str | None:
 
 def answer_line(custom_id: str, request_id: str, status: int, body: bytes) -> bytes:
     """A line of the output file."""
-    return _encoded(custom_id, _response(request_id, status, body), None)
+    return _encoded(custom_id, response_of(request_id, status, body), None)
 
 
 def error_line(
@@ -91,18 +91,14 @@ def error_line(
     return _encoded(custom_id, response, error if line is None else error | {"line": line})
 
 
-def response_of(request_id: str, status: int, body: bytes) -> dict[str, Any]:
-    """The `response` of an error line."""
-    return _response(request_id, status, body)
-
-
 def _encoded(custom_id: str | None, response: dict[str, Any] | None, error: dict[str, Any] | None) -> bytes:
     name = custom_id if custom_id is not None else f"line_{(error or {}).get('line')}"
     fields = {"id": f"batch_req_{name}", "custom_id": custom_id, "response": response, "error": error}
     return msgspec.json.encode(fields) + b"\n"
 
 
-def _response(request_id: str, status: int, body: bytes) -> dict[str, Any]:
+def response_of(request_id: str, status: int, body: bytes) -> dict[str, Any]:
+    """The `response` of an output or error line."""
     return {"status_code": status, "request_id": request_id, "body": _one_line(body)}
 
 

@@ -32,7 +32,6 @@ class Rules:
     """How a run sends."""
 
     steer: bool
-    max_concurrency: int
     patience_s: float
 
 

@@ -34,7 +34,7 @@ class _JsonLine(msgspec.Struct):
 
 
 class LogReader:
-    """Takes lines one by one. `own_facts` are those that the log does not tell."""
+    """Takes the lines of one log one by one."""
 
     def __init__(self, replica: str) -> None:
         self._replica = replica

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.helpers.processes import wait_until
-from tests.helpers.ray_cluster import RayCluster
+from tests.helpers.ray_cluster import RayCluster, ray_cluster
 from tests.helpers.steady_load import SteadyLoad
 
 RATE = 5.0
@@ -70,6 +70,16 @@ class ClusterFleet:
     def wait_ready(self, count: int, without: set[str] | None = None, timeout_s: float = 120) -> None:
         """Until the gateway sends requests to `count` replicas, none of them in `without`."""
         wait_until(lambda: len(self.ready() - (without or set())) == count, timeout_s, f"{count} replicas ready")
+
+
+@contextmanager
+def ready_fleet(model: Path, replicas: int) -> Iterator[ClusterFleet]:
+    """A fleet on one node with room for eight, all its replicas ready at the gateway."""
+    with ray_cluster(head_cpus=8) as cluster:
+        fleet = ClusterFleet(cluster, model, replicas=replicas)
+        fleet.apply()
+        fleet.wait_ready(replicas)
+        yield fleet
 
 
 @contextmanager

@@ -13,9 +13,8 @@ import httpx
 import psutil
 import pytest
 
-from tests.deploy.cluster.conftest import ClusterFleet, free_port, measured
+from tests.deploy.cluster.conftest import ClusterFleet, free_port, measured, ready_fleet
 from tests.helpers.processes import assert_all_end, wait_until
-from tests.helpers.ray_cluster import ray_cluster
 
 pytestmark = [pytest.mark.ray_cluster, pytest.mark.timeout(900)]
 
@@ -25,10 +24,7 @@ REPLICAS = 2
 @pytest.fixture(scope="module")
 def tiny(sim_model: Path) -> Iterator[ClusterFleet]:
     """Two replicas, ready at the gateway."""
-    with ray_cluster(head_cpus=8) as cluster:
-        fleet = ClusterFleet(cluster, sim_model, replicas=REPLICAS)
-        fleet.apply()
-        fleet.wait_ready(REPLICAS)
+    with ready_fleet(sim_model, REPLICAS) as fleet:
         yield fleet
 
 

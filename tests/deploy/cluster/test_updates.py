@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.cluster.conftest import ClusterFleet
+from tests.deploy.cluster.conftest import ClusterFleet, ready_fleet
 from tests.helpers.processes import wait_until
-from tests.helpers.ray_cluster import ray_cluster
 from tests.helpers.steady_load import SteadyLoad
 
 pytestmark = [pytest.mark.ray_cluster, pytest.mark.timeout(900)]
@@ -25,10 +24,7 @@ REPLICAS = 4
 @pytest.fixture(scope="module")
 def tiny(sim_model: Path) -> Iterator[ClusterFleet]:
     """Four replicas on one node, which has room for more."""
-    with ray_cluster(head_cpus=8) as cluster:
-        fleet = ClusterFleet(cluster, sim_model, replicas=REPLICAS)
-        fleet.apply()
-        fleet.wait_ready(REPLICAS)
+    with ready_fleet(sim_model, REPLICAS) as fleet:
         yield fleet
 
 

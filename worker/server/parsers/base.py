@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -88,7 +89,7 @@ def merged(parts: Sequence[Part]) -> list[Part]:
     return result
 
 
-class Scanner:
+class Scanner(ABC):
     """A parser as a machine: the current mode consumes from `held` and returns whether it got anywhere.
 
     White space before and behind what is not content is dropped; inside content it is kept.
@@ -101,9 +102,9 @@ class Scanner:
         self._space = ""  # white space that is content only if content follows
         self._after_mark = True  # nothing of the content has come since the beginning or the last call
 
+    @abstractmethod
     def start(self) -> bool:
         """The first mode."""
-        raise NotImplementedError
 
     def end(self) -> None:
         """The answer is over: make parts of `held`. By default it is content."""

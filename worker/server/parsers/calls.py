@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from worker.server.parsers.base import CallArguments, CallStart, Scanner
 from worker.server.parsers.json_scan import CallObject, JsonValue
 
@@ -19,13 +21,13 @@ class CallScanner(Scanner):
         self._lead = ""  # what stood before an object, if that turns out to be none
         self._value = JsonValue()
 
+    @abstractmethod
     def after_call(self) -> bool:
         """The mode behind a call."""
-        raise NotImplementedError
 
+    @abstractmethod
     def no_call(self) -> bool:
         """The mode behind an object that was no call, and is content."""
-        raise NotImplementedError
 
     def begin_object(self, lead: str) -> bool:
         """An object follows that should be a call; `lead` is the text before it."""
