@@ -1,7 +1,7 @@
 """Autoscaler against static fleets on recorded arrivals, in virtual time: python -m benchmarks.autoscale --trace FILE.
 
 For each fleet: the share of requests whose first token came within --ttft, and the replica-hours paid, from the launch
-of each replica to its end. Arrivals and lengths are the trace's (see autoscale_trace.py for --rate and --stretch), step
+of each replica to its end. Arrivals and lengths are the trace's (see traces.py for --rate and --stretch), step
 times those of the profile times --speed (0.1 of an H200 with an 8B model is about what a 70B model gets from it), and a
 new replica serves --start seconds after its launch. --plot draws what happened; it needs matplotlib.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.arguments import Arguments, run
 from benchmarks.autoscale_fleet import Outcome, VirtualFleet
 from benchmarks.autoscale_replica import Machine
-from benchmarks.autoscale_trace import Request, load_trace
+from benchmarks.traces import TraceRequest, played, read_trace
 from common.errors import UserError
 from deploy.autoscale.autoscaler import make_autoscaler
 from deploy.fleet.description import AutoscalingDescription, ModelDescription, ReplicaBounds
@@ -45,7 +45,7 @@ class Row:
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:
     """Run every fleet and print the table."""
     args = parse_args(argv, prog)
-    requests = load_trace(args.trace, rate=args.rate, stretch=args.stretch)
+    requests = played([read_trace(path) for path in args.trace], rate=args.rate, stretch=args.stretch)
     end_s = requests[-1].arrival_s
     print(
         f"{len(requests)} requests in {end_s / 3600:.2f} h; time to first token within {args.ttft:g} s; "
@@ -80,7 +80,7 @@ def machine(args: argparse.Namespace) -> Machine:
     return Machine.of(profile, speed=args.speed, pool_tokens=pool_tokens, max_running=args.max_running)
 
 
-def scaled(args: argparse.Namespace, requests: Sequence[Request], end_s: float) -> Outcome:
+def scaled(args: argparse.Namespace, requests: Sequence[TraceRequest], end_s: float) -> Outcome:
     """The run with the autoscaler, which begins with the fewest replicas."""
     model = ModelDescription(
         name="m",
@@ -96,7 +96,7 @@ def scaled(args: argparse.Namespace, requests: Sequence[Request], end_s: float) 
     return fleet.run(requests, end_s)
 
 
-def static(args: argparse.Namespace, requests: Sequence[Request], end_s: float, replicas: int) -> Outcome:
+def static(args: argparse.Namespace, requests: Sequence[TraceRequest], end_s: float, replicas: int) -> Outcome:
     """The run of a fleet that stays as it is."""
     return VirtualFleet(f"static {replicas}", machine(args), replicas=replicas, start_s=args.start).run(requests, end_s)
 

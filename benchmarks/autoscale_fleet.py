@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from benchmarks.autoscale_replica import Job, LightReplica, Machine
-from benchmarks.autoscale_trace import Request
 from benchmarks.router_virtual import VirtualClock
+from benchmarks.traces import TraceRequest
 from common.clock import Clock
 from deploy.fleet.scaling import Autoscaler, ReplicaView
 from gateway.config import GatewaySettings
@@ -108,7 +108,7 @@ class VirtualFleet:
             self._ready(self._launch(0.0))
         del self.outcome.sizes[:-1]
 
-    def run(self, requests: Sequence[Request], end_s: float) -> Outcome:
+    def run(self, requests: Sequence[TraceRequest], end_s: float) -> Outcome:
         """Until all answers have ended; the bill ends at `end_s`, or when the last answer does."""
         if self._autoscaler is not None:
             self._at(_TICK_S, lambda: self._tick(end_s))
@@ -129,7 +129,7 @@ class VirtualFleet:
         self._count += 1
         heapq.heappush(self._events, (when_s, self._count, what))
 
-    def _arrive(self, request: Request) -> None:
+    def _arrive(self, request: TraceRequest) -> None:
         now_s = self._clock.time_s
         size = request.prompt_tokens * _BYTES_PER_TOKEN
         choice = self._router.route(RouteRequest(model=_MODEL, prompt_bytes=size, stream=True))

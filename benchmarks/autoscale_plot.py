@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.autoscale_fleet import Outcome
-from benchmarks.autoscale_trace import Request
+from benchmarks.traces import TraceRequest
 from common.errors import UserError
 
 _BINS = 240
 
 
-def plot(path: Path, requests: Sequence[Request], outcomes: Sequence[Outcome], *, target_s: float) -> None:
+def plot(path: Path, requests: Sequence[TraceRequest], outcomes: Sequence[Outcome], *, target_s: float) -> None:
     """`outcomes[0]` is the autoscaler's. Raises UserError without matplotlib."""
     try:
         import matplotlib

@@ -4,21 +4,17 @@ Sessions: 24 applications, each with its own 8,000-character system prompt, chos
 sessions start as a Poisson stream of 8 a second for 40 s; 2 to 5 turns of 600 characters; answers of 20 tokens (200
 characters); exponential pauses of mean 0.5 s. Four characters are a token.
 
-Traces are JSON lines as Mooncake publishes them (timestamp in ms, input_length, output_length, hash_ids), plain, .gz or
-.xz. A block id becomes 256 characters of text, the same for the same id, whatever its number of tokens.
+Of a recorded trace with blocks (traces.py), a block id becomes 256 characters of text, the same for the same id,
+whatever its number of tokens.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
-import lzma
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from benchmarks.traces import read_trace
 from common.errors import UserError
 
 TRACE_BLOCK_CHARS = 256
@@ -76,36 +72,19 @@ def synthetic(
 
 def trace(path: Path, *, block_tokens: int, limit: int | None = None) -> Workload:
     """A recorded trace: each request by itself, at its time. `limit`: of the first so many requests."""
-    found = []
-    for number, line in enumerate(_lines(path)):
-        if limit is not None and number >= limit:
-            break
-        try:
-            arrival_s = line["timestamp"] / 1000
-            text = "".join(map(block_text, line["hash_ids"]))
-            turn = Turn(text, int(line["output_length"]))
-        except (KeyError, TypeError) as error:
-            raise UserError(f"{path}, line {number + 1}: not a request of a Mooncake trace ({error!r}).") from None
-        found.append(Session(arrival_s, "", (turn,)))
-    if not found:
-        raise UserError(f"{path} holds no request.")
-    return Workload(path.name.split(".")[0], tuple(found), TRACE_BLOCK_CHARS, block_tokens)
+    recorded = read_trace(path, flag="--workload", limit=limit)
+    if recorded.block_tokens is None:
+        raise UserError(f"--workload: {path} has no hash_ids; a router needs to see which prompts share blocks.")
+    found = [
+        Session(request.arrival_s, "", (Turn("".join(map(block_text, request.blocks)), request.output_tokens),))
+        for request in recorded.requests
+    ]
+    return Workload(recorded.name, tuple(found), TRACE_BLOCK_CHARS, block_tokens)
 
 
 def block_text(block_id: int) -> str:
     """The text that stands for a block of a trace."""
     return random.Random(block_id).randbytes(TRACE_BLOCK_CHARS // 2).hex()
-
-
-def _lines(path: Path) -> Sequence[dict[str, Any]]:
-    opener: Any = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
-    try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            return [json.loads(line) for line in file if line.strip()]
-    except FileNotFoundError:
-        raise UserError(f"There is no trace {path}.") from None
-    except (json.JSONDecodeError, OSError, lzma.LZMAError) as error:
-        raise UserError(f"{path} is not a trace of JSON lines: {error}.") from None
 
 
 def _words(rng: random.Random, length: int) -> str:

@@ -12,23 +12,22 @@ import pytest
 
 from benchmarks import autoscale
 from benchmarks.autoscale_replica import Job, LightReplica, Machine
-from benchmarks.autoscale_trace import Request, load_trace
-from common.errors import UserError
+from benchmarks.traces import TraceRequest
 from tests.helpers.sim_bench import SimBench, h200, random_prompt
 
 SPEED = 0.1
 
 
-def poisson(rate_per_s: float, number: int) -> list[Request]:
+def poisson(rate_per_s: float, number: int) -> list[TraceRequest]:
     """Requests with lengths as spread as recorded ones."""
     rng, now_s, found = random.Random(3), 0.0, []
     for _ in range(number):
         now_s += rng.expovariate(rate_per_s)
-        found.append(Request(now_s, int(rng.expovariate(1 / 1155)) + 10, int(rng.expovariate(1 / 211)) + 1))
+        found.append(TraceRequest(now_s, int(rng.expovariate(1 / 1155)) + 10, int(rng.expovariate(1 / 211)) + 1))
     return found
 
 
-def ttft_of_the_scheduler(requests: list[Request]) -> tuple[list[float], SimBench]:
+def ttft_of_the_scheduler(requests: list[TraceRequest]) -> tuple[list[float], SimBench]:
     bench = SimBench(profile=h200(answer_tokens=None), sim_speed=SPEED)
     coming, served = list(requests), []
     while coming or not bench.scheduler.idle:
@@ -42,7 +41,7 @@ def ttft_of_the_scheduler(requests: list[Request]) -> tuple[list[float], SimBenc
     return [one.first_token_s for one in served], bench
 
 
-def ttft_of_the_light_replica(requests: list[Request], pool_tokens: int) -> tuple[list[float], LightReplica]:
+def ttft_of_the_light_replica(requests: list[TraceRequest], pool_tokens: int) -> tuple[list[float], LightReplica]:
     machine = Machine.of(h200(), speed=SPEED, pool_tokens=pool_tokens, max_running=512)
     replica, ttft_s = LightReplica(machine, "a"), []
     for request in requests:
@@ -85,24 +84,6 @@ def write_trace(path: Path, arrivals_s: list[float]) -> Path:
             minutes, seconds = divmod(at_s, 60)
             writer.writerow([f"2023-11-16 18:{int(minutes):02d}:{seconds:010.7f}", 1500, 20])
     return path
-
-
-def test_a_minute_is_played_as_often_as_asked(tmp_path: Path) -> None:
-    path = write_trace(tmp_path / "a.csv", [0.0, 30.0, 70.0, 121.0])
-    assert [request.arrival_s for request in load_trace([path])] == [0.0, 30.0, 70.0]
-    assert [r.arrival_s for r in load_trace([path], stretch=2)] == [0.0, 30.0, 60.0, 90.0, 130.0, 190.0]
-    assert [r.arrival_s for r in load_trace([path], rate=2)] == [0.0, 0.0, 30.0, 30.0, 70.0, 100.0]
-    assert len(load_trace([path, path])) == 6
-
-
-@pytest.mark.parametrize("text", ["", "TIMESTAMP,ContextTokens\n2023-11-16 18:00:00,1\n", "a,b\n1,2\n"])
-def test_what_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text(text)
-    with pytest.raises(UserError, match="--trace: .*a.csv"):
-        load_trace([path])
-    with pytest.raises(UserError, match="cannot read"):
-        load_trace([tmp_path / "none.csv"])
 
 
 def hump() -> list[float]:

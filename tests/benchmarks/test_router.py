@@ -44,16 +44,11 @@ def test_traces_share_text_where_they_share_blocks(tmp_path: Path) -> None:
     assert len(trace(path, block_tokens=512, limit=1).sessions) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"), [("", "holds no request"), ("{", "is not a trace"), ('{"timestamp": 1}', "line 1")]
-)
-def test_a_faulty_trace_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
-    path = tmp_path / "trace.jsonl"
-    path.write_text(text)
-    with pytest.raises(UserError, match=sentence):
+def test_a_trace_without_blocks_says_nothing_to_a_router(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,374,44\n")
+    with pytest.raises(UserError, match="--workload: .*no hash_ids"):
         trace(path, block_tokens=512)
-    with pytest.raises(UserError, match="There is no trace"):
-        trace(tmp_path / "none", block_tokens=512)
 
 
 def test_router_names() -> None:
