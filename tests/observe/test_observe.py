@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.helpers.processes import assert_all_end
+from tests.helpers.processes import assert_all_end, wait_until
 from tests.helpers.prometheus import free_port, need
 
 pytestmark = pytest.mark.observe
@@ -45,8 +45,8 @@ def test_both_come_up_and_go_together(tmp_path: Path) -> None:
         assert re.search(rf"http://{grafana}/ .*http://{prometheus}/", said), said
         children = [child.pid for child in psutil.Process(process.pid).children()]
         assert len(children) == 2
-        targets = httpx.get(f"http://{prometheus}/api/v1/targets", timeout=10, trust_env=False).json()["data"]
-        assert [target["scrapeUrl"] for target in targets["activeTargets"]] == [f"http://{gateway}/metrics"]
+        # Prometheus answers before it has read its targets.
+        wait_until(lambda: _scraped(prometheus) == [f"http://{gateway}/metrics"], 30, "the gateway among the targets")
         rules = httpx.get(f"http://{prometheus}/api/v1/rules", timeout=10, trust_env=False).json()["data"]["groups"]
         assert sum(len(group["rules"]) for group in rules) == 22
         process.send_signal(signal.SIGINT)
@@ -59,3 +59,8 @@ def test_both_come_up_and_go_together(tmp_path: Path) -> None:
             process.wait()
         assert process.stdout is not None
         process.stdout.close()
+
+
+def _scraped(prometheus: str) -> list[str]:
+    answer = httpx.get(f"http://{prometheus}/api/v1/targets", timeout=10, trust_env=False)
+    return [target["scrapeUrl"] for target in answer.json()["data"]["activeTargets"]]
