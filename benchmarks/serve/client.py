@@ -1,51 +1,31 @@
-"""Sends one request and measures its answer. HTTP by aiohttp: its parser is C, and load must cost little."""
+"""Sends one request and measures its answer. HTTP by aiohttp, whose parser is C; events are cut here, once a read."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import aiohttp
 import orjson
 
-from benchmarks.serve.workloads import Ask
+from benchmarks.serve.backends import Api, Ask, Wishes
+from benchmarks.serve.outcomes import Outcome
+from benchmarks.serve.prompts import size
 from common.clock import Clock
 
-_EVENT = b"data: "
+_EVENT = b"data:"
+_DONE = b"[DONE]"
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
-    """How a backend is spoken to: path, and whether the fields are SGLang's own or OpenAI's."""
+class EventCutter:
+    """Server-sent events out of bytes that come cut anywhere."""
 
-    path: str
-    native: bool
+    def __init__(self) -> None:
+        self._rest = b""
 
-
-BACKENDS = {
-    "canopy": Api("/generate", native=True),
-    "sglang": Api("/generate", native=True),
-    "sglang-oai": Api("/v1/completions", native=False),
-    "vllm": Api("/v1/completions", native=False),
-}
-
-
-@dataclass(slots=True)
-class Outcome:
-    """One request. Times in seconds; `itls_s` are the gaps between stream events after the first that carries a token.
-    Without streaming the first token counts as arriving with the last."""
-
-    success: bool = False
-    error: str = ""
-    begin_s: float = 0.0
-    ttft_s: float = 0.0
-    latency_s: float = 0.0
-    itls_s: list[float] = field(default_factory=list)
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    retractions: int = 0
+    def cut(self, data: bytes) -> list[bytes]:
+        """The data of each event whose line is complete."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [line[len(_EVENT) :].strip() for line in lines if line.startswith(_EVENT)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,88 +35,58 @@ class Client:
     session: aiohttp.ClientSession
     base_url: str
     api: Api
-    model: str
-    stream: bool
-    extra: dict[str, Any]
+    wishes: Wishes
     clock: Clock
 
     async def send(self, ask: Ask) -> Outcome:
         """The answer's times and counts; a failure is an outcome too."""
-        outcome = Outcome(begin_s=self.clock.now_s(), input_tokens=len(ask.input_ids))
+        body = orjson.dumps(self.api.body(ask, self.wishes), option=orjson.OPT_SERIALIZE_NUMPY)
+        headers = {"content-type": "application/json"}
+        if ask.session is not None:
+            headers["x-session-id"] = ask.session
+        outcome = Outcome(begin_s=self.clock.now_s(), input_tokens=size(ask.prompt))
         try:
-            async with self.session.post(
-                self.base_url + self.api.path,
-                data=orjson.dumps(self._fields(ask)),
-                headers={"content-type": "application/json"},
-            ) as response:
+            url = self.base_url + self.api.path
+            async with self.session.post(url, data=body, headers=headers) as response:
                 if response.status != 200:
                     outcome.error = f"HTTP {response.status}: {(await response.text())[:200]}"
-                elif self.stream:
+                elif self.wishes.stream:
                     await self._read_stream(response, outcome)
                 else:
-                    self._count(outcome, orjson.loads(await response.read()))
-                    outcome.success = not outcome.error
-        except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
-            outcome.error = f"{type(error).__name__}: {error}"
-            outcome.success = False
+                    self.api.whole(await response.read(), outcome)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            outcome.error = f"{type(error).__name__}: {error}".rstrip(": ")
+        except (ValueError, KeyError, TypeError) as error:
+            outcome.error = f"The answer is not one of {self.api.path} ({type(error).__name__}: {error})."
         outcome.latency_s = self.clock.now_s() - outcome.begin_s
-        if not self.stream:
+        if not self.wishes.stream:
             outcome.ttft_s = outcome.latency_s
-        if outcome.success and outcome.output_tokens != ask.output_tokens and self.extra_ignores_eos:
-            outcome.success, outcome.error = False, f"{outcome.output_tokens} tokens came, not {ask.output_tokens}"
+        self._judge(ask, outcome)
         return outcome
 
-    @property
-    def extra_ignores_eos(self) -> bool:
-        """Whether answers must be as long as asked for."""
-        return bool(self.extra.get("ignore_eos"))
-
-    def _fields(self, ask: Ask) -> dict[str, Any]:
-        if self.api.native:
-            sampling = {"max_new_tokens": ask.output_tokens, **self.extra}
-            return {"input_ids": ask.input_ids, "sampling_params": sampling, "stream": self.stream, "model": self.model}
-        fields = {"model": self.model, "prompt": ask.input_ids, "max_tokens": ask.output_tokens, "stream": self.stream}
-        return fields | self.extra | ({"stream_options": {"include_usage": True}} if self.stream else {})
-
     async def _read_stream(self, response: aiohttp.ClientResponse, outcome: Outcome) -> None:
-        last_s = 0.0
-        async for event in _events(response):
+        cutter, done, last, last_s = EventCutter(), False, b"", 0.0
+        async for data in response.content.iter_any():
             now_s = self.clock.now_s()
-            if event == b"[DONE]":
-                outcome.success = not outcome.error
-                break
-            fields = orjson.loads(event)
-            if not self._count(outcome, fields):
-                continue
-            if last_s == 0.0:
-                outcome.ttft_s = now_s - outcome.begin_s
-            else:
-                outcome.itls_s.append(now_s - last_s)
-            last_s = now_s
-        if not outcome.success and not outcome.error:
+            for event in cutter.cut(data):
+                if event == _DONE:
+                    done = True
+                elif self.api.event(event, outcome):
+                    if last_s == 0.0:
+                        outcome.ttft_s = now_s - outcome.begin_s
+                    else:
+                        outcome.itls_s.append(now_s - last_s)
+                    last, last_s = event, now_s
+        self.api.ended(outcome, last)
+        if not done and not outcome.error:
             outcome.error = "The stream ended without [DONE]."
 
-    def _count(self, outcome: Outcome, fields: dict[str, Any]) -> bool:
-        """Take the counts of an answer or event. Returns whether it carries tokens."""
-        if "error" in fields:
-            outcome.error = str(fields["error"])[:200]
-            return False
-        if self.api.native:
-            meta = fields["meta_info"]
-            grown = int(meta["completion_tokens"]) > outcome.output_tokens
-            outcome.output_tokens = int(meta["completion_tokens"])
-            outcome.cached_tokens = int(meta.get("cached_tokens", 0))
-            outcome.retractions = int(meta.get("num_retractions", 0))
-            return grown
-        usage = fields.get("usage")
-        if usage:
-            outcome.output_tokens = int(usage["completion_tokens"])
-            outcome.cached_tokens = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0))
-        return bool(fields.get("choices"))
-
-
-async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """The data of each server-sent event."""
-    async for line in response.content:
-        if line.startswith(_EVENT):
-            yield line[len(_EVENT) :].rstrip()
+    def _judge(self, ask: Ask, outcome: Outcome) -> None:
+        """Whether it counts: no error, and as long as it had to be."""
+        exact = self.wishes.ignore_eos and ask.output_tokens is not None
+        if exact and not outcome.error and outcome.output_tokens != ask.output_tokens:
+            outcome.error = (
+                f"{outcome.output_tokens} tokens came, not {ask.output_tokens}; a server without ignore_eos needs "
+                "--disable-ignore-eos."
+            )
+        outcome.success = not outcome.error

@@ -1,129 +1,143 @@
-"""What is sent: prompts as token ids with the length of their answers, and when each is due."""
+"""What is sent: sessions of one request or more, made of random tokens or of a recorded trace."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from common.errors import UserError
-
-Ints = npt.NDArray[np.int64]
-
-_HASH_BLOCK_TOKENS = 512  # of a Mooncake trace: one hash id stands for as many tokens
+from benchmarks.serve.prompts import Form, Ids, Prompt, random_ids
+from benchmarks.traces import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """One request. `due_s` counts from the start of the run; None = the arrival process decides."""
+class Turn:
+    """One request of a session. `prompt` is what is new in it: what was said and answered before stands in front of it.
+    `output_tokens` None: the server decides. `pause_s`: from the answer before to this request."""
 
-    input_ids: Sequence[int]
-    output_tokens: int
+    prompt: Prompt
+    output_tokens: int | None
+    pause_s: float = 0.0
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Requests that wait for each other's answers. `due_s` counts from the start of the run, for the first of them;
+    None = the schedule decides."""
+
+    turns: tuple[Turn, ...]
     due_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """Token ids that random prompts are made of: low <= id < high."""
+class Material:
+    """What random prompts are made of: ids low <= id < high, and the form they are sent in."""
 
-    low: int
-    high: int
+    rng: np.random.Generator
+    vocabulary: tuple[int, int]
+    form: Form
+
+    def ids(self, count: int) -> Ids:
+        """So many random tokens."""
+        return random_ids(self.rng, count, self.vocabulary)
 
 
-def random_ids(
-    rng: np.random.Generator, count: int, input_tokens: int, output_tokens: int, range_ratio: float, ids: Vocabulary
-) -> list[Ask]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversations:
+    """The shape of conversations. Turns and tokens as (least, most), both included; pauses are exponential."""
+
+    sessions: int
+    turns: tuple[int, int]
+    system_prompts: int
+    system_tokens: int
+    user_tokens: tuple[int, int]
+    output_tokens: tuple[int, int]
+    mean_pause_s: float
+
+
+def single(prompt: Prompt, output_tokens: int | None, due_s: float | None = None) -> Session:
+    """A session of one request."""
+    return Session((Turn(prompt, output_tokens),), due_s)
+
+
+def independent(
+    material: Material, count: int, input_tokens: int, output_tokens: int, range_ratio: float
+) -> list[Session]:
     """Independent prompts. Lengths are uniform in [range_ratio * length, length]; a ratio of 1 makes them all equal."""
-    inputs = _lengths(rng, input_tokens, range_ratio, count)
-    outputs = _lengths(rng, output_tokens, range_ratio, count)
-    return [Ask(_ids(rng, int(n), ids), int(m)) for n, m in zip(inputs, outputs, strict=True)]
+    inputs = _lengths(material.rng, input_tokens, range_ratio, count)
+    outputs = _lengths(material.rng, output_tokens, range_ratio, count)
+    return [single(material.form(material.ids(int(n))), int(m)) for n, m in zip(inputs, outputs, strict=True)]
 
 
 def shared_prefixes(
-    rng: np.random.Generator, groups: int, members: int, shared: int, own: int, output_tokens: int, ids: Vocabulary
-) -> list[Ask]:
-    """`groups` system prompts of `shared` tokens, each with `members` questions of `own` tokens, in random order."""
-    prefixes = [_ids(rng, shared, ids) for _ in range(groups)]
-    asks = [Ask([*prefix, *_ids(rng, own, ids)], output_tokens) for prefix in prefixes for _ in range(members)]
-    return [asks[i] for i in rng.permutation(len(asks))]
+    material: Material, members: Sequence[int], shared: int, own: int, output_tokens: int
+) -> list[Session]:
+    """One system prompt of `shared` tokens for each entry of `members`, which says how many questions of `own` tokens
+    follow it; all in random order."""
+    found = []
+    for count in members:
+        prefix = material.ids(shared)
+        for _ in range(count):
+            found.append(single(material.form(np.concatenate([prefix, material.ids(own)])), output_tokens))
+    return [found[i] for i in material.rng.permutation(len(found))]
 
 
-def mooncake(path: Path, count: int, ids: Vocabulary) -> list[Ask]:
-    """The first `count` requests of a Mooncake trace (JSON lines: timestamp in ms, input_length, output_length,
-    hash_ids of 512-token blocks). Equal hash ids give equal tokens."""
-    asks = []
-    for line in _lines(path, count):
-        try:
-            entry = json.loads(line)
-            blocks = [_block(int(block), ids) for block in entry["hash_ids"]]
-            tokens = np.concatenate(blocks)[: int(entry["input_length"])].tolist()
-            asks.append(Ask(tokens, max(1, int(entry["output_length"])), float(entry["timestamp"]) / 1000))
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"--dataset-path: {path} is not a Mooncake trace ({type(error).__name__}: {error})."
-            ) from None
-    return _from_zero(asks)
+def group_sizes(rng: np.random.Generator, groups: int, members: int, *, zipf: bool) -> list[int]:
+    """How many questions each group has: all the same, or drawn with weights 1, 1/2, 1/3, ... and the same sum."""
+    if not zipf:
+        return [members] * groups
+    weights = 1 / np.arange(1, groups + 1)
+    return [int(size) for size in rng.multinomial(groups * members, weights / weights.sum())]
 
 
-def azure(rng: np.random.Generator, path: Path, count: int, ids: Vocabulary) -> list[Ask]:
-    """The first `count` requests of an Azure LLM trace (CSV: TIMESTAMP, ContextTokens, GeneratedTokens)."""
-    asks = []
-    for row in csv.DictReader(_lines(path, count + 1)):
-        try:
-            due = datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp()
-            inputs, outputs = int(row["ContextTokens"]), int(row["GeneratedTokens"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"--dataset-path: {path} is not an Azure trace ({type(error).__name__}: {error})."
-            ) from None
-        asks.append(Ask(_ids(rng, max(1, inputs), ids), max(1, outputs), due))
-    return _from_zero(asks)
+def conversations(material: Material, shape: Conversations) -> list[Session]:
+    """Sessions whose prompts grow by each answer and the user's next words; each begins with a system prompt."""
+    rng = material.rng
+    systems = [material.ids(shape.system_tokens) for _ in range(shape.system_prompts)]
+
+    def turn(number: int, system: Ids) -> Turn:
+        ids = material.ids(_between(rng, shape.user_tokens))
+        words = ids if number else np.concatenate([system, ids])
+        pause_s = float(rng.exponential(shape.mean_pause_s)) if number else 0.0
+        return Turn(material.form(words), _between(rng, shape.output_tokens), pause_s)
+
+    made = []
+    for _ in range(shape.sessions):
+        system = systems[int(rng.integers(len(systems)))]
+        made.append(Session(tuple(turn(number, system) for number in range(_between(rng, shape.turns)))))
+    return made
 
 
-def arrivals(rng: np.random.Generator, asks: Sequence[Ask], rate_per_s: float | None, burstiness: float) -> list[float]:
-    """When each request is due, in seconds. Without a rate all at once; else gaps are gamma distributed with shape
-    `burstiness`: 1 makes a Poisson process, less comes in bursts, more evenly."""
-    if rate_per_s is None:
-        return [0.0] * len(asks)
-    gaps = rng.gamma(burstiness, 1.0 / (rate_per_s * burstiness), len(asks))
-    return list(np.cumsum(gaps) - gaps[0]) if len(gaps) else []
+def recorded(material: Material, trace: Trace) -> list[Session]:
+    """The requests of a trace, each by itself, at its time. Equal blocks give equal tokens; without blocks prompts are
+    random."""
+    block = _blocks(material.vocabulary, trace.block_tokens or 1)
+    found = []
+    for request in trace.requests:
+        if request.blocks:
+            ids = np.concatenate([block(number) for number in request.blocks])[: request.prompt_tokens]
+        else:
+            ids = material.ids(request.prompt_tokens)
+        found.append(single(material.form(ids), request.output_tokens, request.arrival_s))
+    return found
 
 
-def _lengths(rng: np.random.Generator, longest: int, ratio: float, count: int) -> Ints:
+def _blocks(vocabulary: tuple[int, int], tokens: int) -> Callable[[int], Ids]:
+    @cache
+    def block(number: int) -> Ids:
+        return random_ids(np.random.default_rng(abs(number)), tokens, vocabulary)
+
+    return block
+
+
+def _between(rng: np.random.Generator, bounds: tuple[int, int]) -> int:
+    return int(rng.integers(bounds[0], bounds[1] + 1))
+
+
+def _lengths(rng: np.random.Generator, longest: int, ratio: float, count: int) -> npt.NDArray[np.int64]:
     return rng.integers(max(1, int(longest * ratio)), longest + 1, count)
-
-
-def _ids(rng: np.random.Generator, count: int, ids: Vocabulary) -> list[int]:
-    return [int(token) for token in rng.integers(ids.low, ids.high, count)]
-
-
-def _block(number: int, ids: Vocabulary) -> Ints:
-    return np.random.default_rng(number).integers(ids.low, ids.high, _HASH_BLOCK_TOKENS)
-
-
-def _not_a_trace(kind: str, path: Path, error: Exception) -> UserError:
-    return UserError(f"--dataset-path: {path} is not {kind} trace ({type(error).__name__}: {error}).")
-
-
-def _from_zero(asks: Sequence[Ask]) -> list[Ask]:
-    first = min((ask.due_s or 0.0 for ask in asks), default=0.0)
-    return [Ask(ask.input_ids, ask.output_tokens, (ask.due_s or 0.0) - first) for ask in asks]
-
-
-def _lines(path: Path, count: int) -> Iterator[str]:
-    """The first `count` lines of a text file, also a gzipped one."""
-    try:
-        raw = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # noqa: SIM115 closed below
-        with raw, io.TextIOWrapper(raw, encoding="utf-8") as text:
-            for _, line in zip(range(count), text, strict=False):
-                yield line
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--dataset-path: cannot read {path}: {error}.") from None

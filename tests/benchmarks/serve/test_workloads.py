@@ -1,89 +1,108 @@
-"""Prompts, lengths and arrivals."""
+"""Prompts, lengths and sessions."""
 
 from __future__ import annotations
 
-import gzip
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.serve import workloads
-from benchmarks.serve.workloads import Ask, Vocabulary
-from common.errors import UserError
+from benchmarks.serve.outcomes import Outcome
+from benchmarks.serve.prompts import answered, as_ids, extended, head, size
+from benchmarks.serve.workloads import Conversations, Material, Session
+from benchmarks.traces import Trace, TraceRequest
 
-IDS = Vocabulary(10, 500)
-
-
-def rng() -> np.random.Generator:
-    return np.random.default_rng(7)
+VOCABULARY = (10, 500)
 
 
+def material(seed: int = 7) -> Material:
+    return Material(np.random.default_rng(seed), VOCABULARY, as_ids)
+
+
+def ids_of(session: Session) -> list[int]:
+    prompt = session.turns[0].prompt
+    assert isinstance(prompt, np.ndarray)
+    return [int(token) for token in prompt]
+
+
+@settings(max_examples=30)
 @given(st.integers(1, 30), st.integers(1, 200), st.integers(1, 50), st.floats(0, 1))
 def test_lengths_stay_within_their_range(count: int, inputs: int, outputs: int, ratio: float) -> None:
-    asks = workloads.random_ids(rng(), count, inputs, outputs, ratio, IDS)
-    assert len(asks) == count
-    for ask in asks:
-        assert max(1, int(inputs * ratio)) <= len(ask.input_ids) <= inputs
-        assert max(1, int(outputs * ratio)) <= ask.output_tokens <= outputs
-        assert all(10 <= token < 500 for token in ask.input_ids)
+    sessions = workloads.independent(material(), count, inputs, outputs, ratio)
+    assert len(sessions) == count
+    for session in sessions:
+        assert max(1, int(inputs * ratio)) <= len(ids_of(session)) <= inputs
+        assert max(1, int(outputs * ratio)) <= (session.turns[0].output_tokens or 0) <= outputs
+        assert all(10 <= token < 500 for token in ids_of(session))
 
 
 def test_members_of_a_group_share_their_prefix_and_nothing_more() -> None:
-    asks = workloads.shared_prefixes(rng(), 3, 4, 50, 20, 9, IDS)
-    prefixes = {tuple(ask.input_ids[:50]) for ask in asks}
-    assert len(asks) == 12 and len(prefixes) == 3
-    assert all(sum(tuple(ask.input_ids[:50]) == prefix for ask in asks) == 4 for prefix in prefixes)
-    assert len({tuple(ask.input_ids[50:]) for ask in asks}) == 12
-    assert {(len(ask.input_ids), ask.output_tokens) for ask in asks} == {(70, 9)}
+    sessions = workloads.shared_prefixes(material(), [4, 4, 1], 50, 20, 9)
+    prompts = [tuple(ids_of(session)) for session in sessions]
+    found = [sum(prompt[:50] == prefix for prompt in prompts) for prefix in {prompt[:50] for prompt in prompts}]
+    assert sorted(found) == [1, 4, 4]
+    assert len({prompt[50:] for prompt in prompts}) == 9
+    assert {
+        (len(prompt), session.turns[0].output_tokens) for prompt, session in zip(prompts, sessions, strict=True)
+    } == {(70, 9)}
 
 
-def test_blocks_of_a_mooncake_trace_with_one_hash_are_equal(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl.gz"
-    entries = [
-        {"timestamp": 2000, "input_length": 1000, "output_length": 5, "hash_ids": [0, 1]},
-        {"timestamp": 2500, "input_length": 600, "output_length": 0, "hash_ids": [0, 2]},
-    ]
-    path.write_bytes(gzip.compress("\n".join(map(json.dumps, entries)).encode()))
-    first, second = workloads.mooncake(path, 10, IDS)
-    assert (len(first.input_ids), len(second.input_ids)) == (1000, 600)
-    assert first.input_ids[:512] == second.input_ids[:512]
-    assert first.input_ids[512:600] != second.input_ids[512:600]
-    assert (first.due_s, second.due_s) == (0.0, 0.5)
-    assert (first.output_tokens, second.output_tokens) == (5, 1)
+@settings(max_examples=30)
+@given(st.integers(1, 40), st.integers(1, 20), st.booleans())
+def test_groups_have_all_the_questions(groups: int, members: int, zipf: bool) -> None:
+    sizes = workloads.group_sizes(np.random.default_rng(1), groups, members, zipf=zipf)
+    assert len(sizes) == groups and sum(sizes) == groups * members
+    assert zipf or set(sizes) == {members}
 
 
-def test_an_azure_trace_gives_lengths_and_times(tmp_path: Path) -> None:
-    path = tmp_path / "trace.csv"
-    path.write_text(
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-        "2023-11-16 18:15:46.6805900,374,44\n"
-        "2023-11-16 18:15:50.9951690,396,109\n"
+def test_zipf_makes_the_first_groups_large() -> None:
+    sizes = workloads.group_sizes(np.random.default_rng(1), 10, 1000, zipf=True)
+    assert sizes[0] == pytest.approx(10_000 / 2.929, rel=0.05)
+    assert sizes[0] > sizes[1] > sizes[9]
+
+
+def test_conversations_have_the_shape_asked_for() -> None:
+    shape = Conversations(
+        sessions=200,
+        turns=(2, 5),
+        system_prompts=3,
+        system_tokens=40,
+        user_tokens=(5, 9),
+        output_tokens=(1, 4),
+        mean_pause_s=2.0,
     )
-    first, second = workloads.azure(rng(), path, 10, IDS)
-    assert (len(first.input_ids), first.output_tokens, first.due_s) == (374, 44, 0.0)
-    assert second.due_s == pytest.approx(4.314579)
+    sessions = workloads.conversations(material(), shape)
+    assert {len(session.turns) for session in sessions} == {2, 3, 4, 5}
+    assert len({tuple(ids_of(session)[:40]) for session in sessions}) == 3
+    assert {len(ids_of(session)) for session in sessions} == set(range(45, 50))
+    later = [turn for session in sessions for turn in session.turns[1:]]
+    assert {size(turn.prompt) for turn in later} == set(range(5, 10))
+    assert {turn.output_tokens for session in sessions for turn in session.turns} == {1, 2, 3, 4}
+    assert all(session.turns[0].pause_s == 0 for session in sessions)
+    assert np.mean([turn.pause_s for turn in later]) == pytest.approx(2.0, rel=0.15)
 
 
-@pytest.mark.parametrize("content", ["{}", "nonsense", '{"hash_ids": "x"}'])
-def test_another_file_is_refused(content: str, tmp_path: Path) -> None:
-    path = tmp_path / "other"
-    path.write_text(f"first\n{content}\n")
-    with pytest.raises(UserError, match="is not a Mooncake trace"):
-        workloads.mooncake(path, 5, IDS)
-    with pytest.raises(UserError, match="is not an Azure trace"):
-        workloads.azure(rng(), path, 5, IDS)
+def test_a_seed_makes_the_same_prompts() -> None:
+    one, again, other = (workloads.independent(material(seed), 3, 20, 5, 0.5) for seed in (1, 1, 2))
+    assert list(map(ids_of, one)) == list(map(ids_of, again)) != list(map(ids_of, other))
 
 
-def test_arrivals_have_the_rate_asked_for() -> None:
-    asks = [Ask([1], 1)] * 20_000
-    assert workloads.arrivals(rng(), asks, None, 1.0) == [0.0] * 20_000
-    for burstiness in (0.3, 1.0, 4.0):
-        due = workloads.arrivals(rng(), asks, 50.0, burstiness)
-        assert due[0] == 0.0 and due == sorted(due)
-        gaps = np.diff(due)
-        assert gaps.mean() == pytest.approx(1 / 50, rel=0.1)
-        assert gaps.std() / gaps.mean() == pytest.approx(burstiness**-0.5, rel=0.1)
+def test_equal_blocks_of_a_trace_are_equal_tokens() -> None:
+    requests = (TraceRequest(0.0, 1000, 5, (0, 1)), TraceRequest(0.5, 600, 1, (0, 2)), TraceRequest(2.0, 3, 1))
+    first, second, third = workloads.recorded(material(), Trace("a", 0.0, requests))
+    assert [len(ids_of(one)) for one in (first, second, third)] == [1000, 600, 3]
+    assert ids_of(first)[:512] == ids_of(second)[:512]
+    assert ids_of(first)[512:600] != ids_of(second)[512:600]
+    assert [one.due_s for one in (first, second, third)] == [0.0, 0.5, 2.0]
+
+
+def test_a_conversation_grows_by_answers_and_words_in_every_form() -> None:
+    outcome = Outcome(text="yes", output_ids=[7, 8])
+    ids = extended(answered(np.asarray([1, 2], np.int32), outcome), np.asarray([3], np.int32))
+    assert isinstance(ids, np.ndarray) and ids.tolist() == [1, 2, 7, 8, 3]
+    assert extended(answered("a", outcome), "b") == "ayesb"
+    said = {"role": "user", "content": "a"}
+    assert extended(answered([said], outcome), [said]) == [said, {"role": "assistant", "content": "yes"}, said]
+    assert (size(ids), size("ab"), size([said])) == (5, 0, 0)
+    assert head("abc", 2) == "ab" and head([said], 0) == [said]
