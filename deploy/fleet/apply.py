@@ -121,7 +121,8 @@ def fault_of(status: FleetStatus) -> str:
 
 def missing_of(model: ModelStatus, status: FleetStatus) -> str:
     """What is not yet as wanted of a model, or nothing."""
-    mine = [r.record for r in status.replicas if r.record.model == model.name]
+    canary = model.trial.version if model.trial is not None else None
+    mine = [r.record for r in status.replicas if r.record.model == model.name and r.record.version != canary]
     ready = sum(record.state == "ready" for record in mine)
     if model.is_rolling:
         new = sum(record.version == model.version and record.state == "ready" for record in mine)

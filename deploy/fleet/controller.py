@@ -29,7 +29,7 @@ from deploy.fleet import placement
 from deploy.fleet.description import FleetDescription
 from deploy.fleet.gateway_actor import GatewayKeeper
 from deploy.fleet.kept import FleetState
-from deploy.fleet.messages import Answer, Beat
+from deploy.fleet.messages import Answer, Beat, EngineSettings
 from deploy.fleet.ray_lives import RayLauncher
 from deploy.fleet.roster import Roster
 from deploy.fleet.specs import Surroundings, check_room, specs_of
@@ -88,6 +88,35 @@ class ControllerActor:
             return _answer(Answer(changes=[await self._scale(model, replicas)]))
         except UserError as error:
             return _answer(Answer(refusal=str(error)))
+
+    async def engine_settings(self, model: str, names: list[str]) -> bytes:
+        """An EngineSettings with those of `names` that a model's replicas were given."""
+        await self._supervisor.settled()
+        try:
+            name, settings = self._roster.engine_settings(model)
+        except UserError as error:
+            return msgspec.msgpack.encode(EngineSettings(refusal=str(error)))
+        told = {key: settings[key] for key in names if key in settings}
+        return msgspec.msgpack.encode(EngineSettings(model=name, settings=told))
+
+    async def begin_trial(self, model: str, engine: dict[str, Any], owner: str, instead: bool) -> bytes:
+        """Have one replica with these engine settings beside the others, or `instead` of one. Returns an Answer with
+        its version. It leaves a minute after the last `renew_trial`."""
+        await self._supervisor.settled()
+        try:
+            return _answer(Answer(changes=[await self._supervisor.begin_trial(model, engine, owner, instead=instead)]))
+        except UserError as error:
+            return _answer(Answer(refusal=str(error)))
+
+    async def renew_trial(self, model: str, owner: str) -> bool:
+        """Whoever began an experiment is still there. False: it is over for the fleet."""
+        await self._supervisor.settled()
+        return self._supervisor.renew_trial(model, owner)
+
+    async def end_trial(self, model: str, owner: str, keep: bool) -> bool:
+        """Let the canary go, or with `keep` make all replicas like it. False if the experiment was over already."""
+        await self._supervisor.settled()
+        return await self._supervisor.end_trial(model, owner, keep=keep)
 
     async def watch(self, version: int, timeout_s: float) -> bytes:
         """A FleetSnapshot, as soon as its version exceeds `version`; the unchanged one after `timeout_s`."""

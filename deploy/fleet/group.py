@@ -9,8 +9,8 @@ import msgspec
 
 from deploy.fleet.changes import within
 from deploy.fleet.description import ModelDescription
-from deploy.fleet.kept import GroupState, Held
-from deploy.fleet.messages import Life, ModelStatus, ReplicaSpec
+from deploy.fleet.kept import GroupState, Held, Trial
+from deploy.fleet.messages import Life, ModelStatus, ReplicaSpec, TrialStatus
 from deploy.fleet.rollout import NOTHING, Step, is_done, next_step
 from deploy.fleet.scaling import Autoscaler, ReplicaView, least_loaded
 from deploy.fleet.state import Action, Policy, Replica, State
@@ -41,12 +41,28 @@ class ModelGroup:
     @property
     def is_rolling(self) -> bool:
         """Whether some replicas have another version, so that room for one more matters."""
-        return any(r.life.version != self.state.target for r in self.replicas.values())
+        return any(r.life.version != self.state.target for r in self.replicas.values() if not self._is_canary(r))
 
     @property
     def is_settled(self) -> bool:
         """Whether all is as wanted."""
         return is_done(list(self.replicas.values()), self.state.wanted, self.state.target)
+
+    def begin_trial(self, spec: ReplicaSpec, owner: str, *, instead: bool) -> None:
+        """Have one replica that is run like this, for an experiment: beside the wanted ones, or instead of one."""
+        trial = Trial(version=spec.version, owner=owner, instead=instead)
+        specs = {**self.state.specs, spec.version: spec}
+        self.state = msgspec.structs.replace(self.state, specs=specs, trial=trial)
+
+    def end_trial(self, *, keep: bool = False) -> None:
+        """The canary leaves, or with `keep` every replica becomes like it. Nothing where there is no trial."""
+        trial = self.state.trial
+        if trial is None:
+            return
+        if keep and trial.fault is None:
+            self.update(self.state.specs[trial.version])
+        else:
+            self.state = msgspec.structs.replace(self.state, specs=self._specs_without(trial), trial=None)
 
     def adopt(self, life: Life, now_s: float) -> None:
         """Take over a replica that an earlier controller started."""
@@ -84,13 +100,15 @@ class ModelGroup:
         step = self._step(now_s, has_room=has_room)
         for leaving in step.drain:
             actions += leaving.drain(now_s)
-        for replica_id in free_ids(step.add):
-            actions += self._begin(replica_id, now_s)
+        begun = [self.spec] * step.add + self._missing_canary()
+        for replica_id, spec in zip(free_ids(len(begun)), begun, strict=True):
+            actions += self._begin(replica_id, spec, now_s)
         self._forget_gone()
         return actions
 
     def judge_update(self) -> None:
-        """Go back to the version before if a replica of the new one cannot start."""
+        """Go back to the version before if a replica of the new one cannot start; give up a canary that has ended."""
+        self._judge_trial()
         state = self.state
         if not state.fallback or state.fallback == state.target:
             return
@@ -117,32 +135,72 @@ class ModelGroup:
             held_version=held.version if held else "",
             held_reason=held.reason if held else "",
             held_log_tail=held.log_tail if held else [],
+            trial=self._trial_status(),
         )
 
     def _step(self, now_s: float, *, has_room: bool) -> Step:
         replicas = list(self.replicas.values())
         if self.is_leaving:
             return Step(drain=tuple(r for r in replicas if r.state is not State.DRAINING))
-        if is_done(replicas, self.state.wanted, self.state.target):
+        regular = [r for r in replicas if not self._is_canary(r)]
+        wanted, target, trial = self.state.wanted, self.state.target, self.state.trial
+        if trial is not None and trial.fault is None and trial.instead:
+            wanted -= 1
+        if is_done(regular, wanted, target):
             self._succeed()
             return NOTHING
-        return next_step(replicas, self.state.wanted, self.state.target, self._victim(now_s), now_s, has_room=has_room)
+        return next_step(regular, wanted, target, self._victim(now_s), now_s, has_room=has_room)
 
     def _succeed(self) -> None:
         """The target works; what was before is not needed any more."""
         if self.state.fallback != self.state.target:
-            self.state = msgspec.structs.replace(
-                self.state, fallback=self.state.target, specs={self.state.target: self.spec}
-            )
+            trial = self.state.trial
+            kept = {self.state.target, trial.version if trial is not None else ""}
+            specs = {version: spec for version, spec in self.state.specs.items() if version in kept}
+            self.state = msgspec.structs.replace(self.state, fallback=self.state.target, specs=specs)
 
-    def _begin(self, replica_id: str, now_s: float) -> list[Action]:
+    def _is_canary(self, replica: Replica) -> bool:
+        trial = self.state.trial
+        return trial is not None and trial.fault is None and replica.life.version == trial.version
+
+    def _missing_canary(self) -> list[ReplicaSpec]:
+        """Of the replica to begin for an experiment, if there is one and its canary is not there."""
+        trial = self.state.trial
+        if trial is None or trial.fault is not None or self.is_leaving:
+            return []
+        return [] if any(map(self._is_canary, self.replicas.values())) else [self.state.specs[trial.version]]
+
+    def _judge_trial(self) -> None:
+        """A canary has one life: once it has ended, nobody knows any more how to restart it."""
+        trial = self.state.trial
+        dead = next((r for r in self.replicas.values() if self._is_canary(r) and r.state is State.FAILED), None)
+        if trial is None or dead is None:
+            return
+        assert dead.last_ending is not None
+        fault = Held(version=trial.version, reason=dead.last_ending.reason, log_tail=dead.last_ending.log_tail)
+        self.state = msgspec.structs.replace(
+            self.state, specs=self._specs_without(trial), trial=msgspec.structs.replace(trial, fault=fault)
+        )
+
+    def _specs_without(self, trial: Trial) -> dict[str, ReplicaSpec]:
+        return {version: spec for version, spec in self.state.specs.items() if version != trial.version}
+
+    def _trial_status(self) -> TrialStatus | None:
+        trial = self.state.trial
+        if trial is None:
+            return None
+        canary = next((r.life.replica_id for r in self.replicas.values() if self._is_canary(r)), "")
+        fault, tail = (trial.fault.reason, trial.fault.log_tail) if trial.fault is not None else ("", [])
+        return TrialStatus(version=trial.version, owner=trial.owner, replica_id=canary, fault=fault, log_tail=tail)
+
+    def _begin(self, replica_id: str, spec: ReplicaSpec, now_s: float) -> list[Action]:
         replica, actions = Replica.first(
             replica_id,
-            self._policy_for(self.spec),
+            self._policy_for(spec),
             self._new_incarnation,
             now_s,
-            model=self.spec.model,
-            version=self.state.target,
+            model=spec.model,
+            version=spec.version,
         )
         self.replicas[replica_id] = replica
         return actions
@@ -166,7 +224,7 @@ class ModelGroup:
             url=record.url,
             load=replica.load,
             load_age_s=now_s - replica.load_at_s if replica.load is not None else 0.0,
-            is_outdated=record.version != self.state.target,
+            is_outdated=record.version != self.state.target and not self._is_canary(replica),
         )
 
     def _forget_gone(self) -> None:

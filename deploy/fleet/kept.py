@@ -22,6 +22,16 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     log_tail: list[str]
 
 
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica with other settings, the canary of an experiment, beside the wanted ones or `instead` of one. With a
+    `fault` it has ended by itself, and the experiment is over."""
+
+    version: str
+    owner: str  # who experiments
+    instead: bool = False
+    fault: Held | None = None
+
+
 class GroupState(msgspec.Struct, frozen=True, kw_only=True):
     """What of a group must outlive the controller. `specs` by version: those wanted, and those gone back to."""
 
@@ -30,6 +40,7 @@ class GroupState(msgspec.Struct, frozen=True, kw_only=True):
     specs: dict[str, ReplicaSpec]
     fallback: str = ""  # version that worked before, empty if none has
     held: Held | None = None
+    trial: Trial | None = None
 
 
 class FleetState(msgspec.Struct, frozen=True, kw_only=True):

@@ -84,6 +84,16 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     is_given_up: bool = False  # it refused its settings; no restart will come
 
 
+class TrialStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """An experiment with one replica of a model."""
+
+    version: str  # of its settings
+    owner: str
+    replica_id: str = ""  # of the canary, while there is one
+    fault: str = ""  # why the canary has ended
+    log_tail: list[str] = []
+
+
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What is wanted of one model, and how far a rolling update is."""
 
@@ -94,6 +104,7 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     held_version: str = ""  # of an update that was given up; `version` is what was gone back to
     held_reason: str = ""
     held_log_tail: list[str] = []
+    trial: TrialStatus | None = None  # its replica is not counted in the rest
 
 
 class GatewayStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +122,14 @@ class FleetStatus(msgspec.Struct, frozen=True, kw_only=True):
     models: list[ModelStatus]
     replicas: list[ReplicaStatus]
     gateway: GatewayStatus | None = None  # None: somebody else runs it
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of the worker settings that a model's replicas were given, by field name. `refusal` is a sentence."""
+
+    model: str = ""
+    settings: dict[str, Any] = {}
+    refusal: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from common.errors import UserError
 from common.fleet import FleetSnapshot
@@ -14,6 +17,8 @@ from deploy.fleet.messages import Beat, Ending, FleetStatus, Life, Ready, Replic
 from deploy.fleet.scaling import Autoscaler, AutoscalerFactory, ReplicaView
 from deploy.fleet.specs import Surroundings
 from deploy.fleet.state import Action, Policy, Replica, State
+
+TRIAL_LEASE_S = 60.0  # an experiment whose owner was not heard of for so long is over
 
 
 class Roster:
@@ -35,6 +40,7 @@ class Roster:
         self._description: FleetDescription | None = None
         self._around: Surroundings | None = None
         self._groups: dict[str, ModelGroup] = {}
+        self._trials_until_s: dict[str, float] = {}  # by model name
         self._snapshot = FleetSnapshot(version=first_version, replicas=[])
 
     @property
@@ -113,15 +119,7 @@ class Roster:
     def scalable(self, name: str, replicas: int) -> str:
         """The model that may be told to have so many replicas; an empty name is that of the only one. Raises
         UserError."""
-        models = self._description.models if self._description is not None else ()
-        names = ", ".join(model.name for model in models)
-        if not models:
-            raise UserError("There is no fleet to scale; start one with `canopy serve`.")
-        if not name and len(models) > 1:
-            raise UserError(f"Which model? The fleet has {names}: canopy scale MODEL N.")
-        model = next((model for model in models if model.name == name or not name), None)
-        if model is None:
-            raise UserError(f"The fleet has no model {name}; it has {names}.")
+        model = self._named(name, "canopy scale MODEL N")
         low, high = model.replicas.min, model.replicas.max
         if model.autoscaling is not None:
             raise UserError(
@@ -135,6 +133,50 @@ class Roster:
     def scale(self, model: str, replicas: int) -> None:
         """Have this many replicas of a model. Raises KeyError for an unknown one."""
         self._groups[model].scale(replicas)
+
+    def trial_spec(self, name: str, engine: Mapping[str, Any], *, instead: bool) -> ReplicaSpec:
+        """How a canary with these engine settings is run; an empty name is that of the only model. Raises UserError if
+        there can be no experiment now."""
+        name = self._named(name, "--model MODEL").name
+        group = self._groups[name]
+        if group.state.trial is not None:
+            raise UserError(f"Another experiment with {name} is under way; wait for its end.")
+        if not group.is_settled:
+            raise UserError(f"{name} is not as wanted yet; see `canopy status`, and experiment when it is.")
+        if instead and group.state.wanted < 2:
+            raise UserError(f"{name} has one replica: it cannot give way to one that is compared with it.")
+        spec = msgspec.structs.replace(group.spec, settings={**group.spec.settings, **engine})
+        if spec.version in group.state.specs:
+            raise UserError(f"The replicas of {name} have these settings already.")
+        return spec
+
+    def begin_trial(self, spec: ReplicaSpec, owner: str, now_s: float, *, instead: bool) -> None:
+        """Have a canary; its owner is to renew the lease."""
+        self._groups[spec.model].begin_trial(spec, owner, instead=instead)
+        self._trials_until_s[spec.model] = now_s + TRIAL_LEASE_S
+
+    def renew_trial(self, name: str, owner: str, now_s: float) -> bool:
+        """The owner is still there. False: the experiment is over for the fleet."""
+        group = self._groups.get(name)
+        trial = group.state.trial if group is not None else None
+        if trial is None or trial.owner != owner:
+            return False
+        self._trials_until_s[name] = now_s + TRIAL_LEASE_S
+        return True
+
+    def end_trial(self, name: str, owner: str, *, keep: bool) -> bool:
+        """Let the canary go, or make all replicas like it. False if the experiment was over already."""
+        group = self._groups.get(name)
+        trial = group.state.trial if group is not None else None
+        if group is None or trial is None or trial.owner != owner or (keep and trial.fault is not None):
+            return False
+        group.end_trial(keep=keep)
+        return True
+
+    def engine_settings(self, name: str) -> tuple[str, dict[str, Any]]:
+        """A model's name, an empty one being that of the only model, and how its replicas are run. Raises UserError."""
+        name = self._named(name, "--model MODEL").name
+        return name, self._groups[name].spec.settings
 
     def on_placed(self, life: Life, now_s: float) -> None:
         """This life has got its place on a node."""
@@ -179,6 +221,7 @@ class Roster:
         for name, group in self._groups.items():
             if (model := self._model(name)) is not None:
                 group.autoscale(model, now_s)
+            self._end_orphaned_trial(name, group, now_s)
             actions += group.tick(self._free_ids, now_s, has_room=group.state.target in room_for)
         self._groups = {n: g for n, g in self._groups.items() if g.replicas or not g.is_leaving}
         return self._published(actions)
@@ -210,6 +253,26 @@ class Roster:
         if model is None or model.autoscaling is None or self._make_autoscaler is None:
             return None
         return self._make_autoscaler(model)
+
+    def _end_orphaned_trial(self, name: str, group: ModelGroup, now_s: float) -> None:
+        """Whoever experiments may have died; a restarted controller waits for news as long as any."""
+        if group.state.trial is None:
+            self._trials_until_s.pop(name, None)
+        elif now_s >= self._trials_until_s.setdefault(name, now_s + TRIAL_LEASE_S):
+            group.end_trial()
+
+    def _named(self, name: str, usage: str) -> ModelDescription:
+        """The model of that name; an empty name is that of the only one. Raises UserError."""
+        models = self._description.models if self._description is not None else ()
+        names = ", ".join(model.name for model in models)
+        if not models:
+            raise UserError("There is no fleet to change; start one with `canopy serve`.")
+        if not name and len(models) > 1:
+            raise UserError(f"Which model? The fleet has {names}: {usage}.")
+        model = next((model for model in models if model.name == name or not name), None)
+        if model is None:
+            raise UserError(f"The fleet has no model {name}; it has {names}.")
+        return model
 
     def _model(self, name: str) -> ModelDescription | None:
         return self._description.model(name) if self._description is not None else None

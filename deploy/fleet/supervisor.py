@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 from common.clock import Clock
+from common.errors import UserError
 from common.fleet import FleetSnapshot
 from deploy.fleet.description import FleetDescription
 from deploy.fleet.kept import FleetState, Store
@@ -117,6 +118,28 @@ class Supervisor:
         """Have this many replicas of a model. Raises KeyError for an unknown one."""
         self._roster.scale(model, replicas)
         await self._tick()
+
+    async def begin_trial(self, model: str, engine: Mapping[str, Any], owner: str, *, instead: bool) -> str:
+        """Have a canary of a model with these engine settings. Returns its version. Raises UserError."""
+        spec = self._roster.trial_spec(model, engine, instead=instead)
+        if not instead and not await self._launcher.has_room(spec):
+            raise UserError(
+                f"There is no room for one more replica of {spec.model}: add a node, scale it down by one, or "
+                "experiment in the place of one of its replicas (--in-place)."
+            )
+        self._roster.begin_trial(spec, owner, self._clock.now_s(), instead=instead)
+        await self._tick()
+        return spec.version
+
+    def renew_trial(self, model: str, owner: str) -> bool:
+        """The owner of an experiment is still there. False: it is over for the fleet."""
+        return self._roster.renew_trial(model, owner, self._clock.now_s())
+
+    async def end_trial(self, model: str, owner: str, *, keep: bool) -> bool:
+        """Let the canary go, or make all replicas like it. False if the experiment was over already."""
+        is_ended = self._roster.end_trial(model, owner, keep=keep)
+        await self._tick()
+        return is_ended
 
     async def watch(self, version: int, timeout_s: float) -> FleetSnapshot:
         """The snapshot, as soon as its version exceeds `version`; the unchanged one after `timeout_s`."""

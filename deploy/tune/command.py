@@ -11,10 +11,10 @@ import msgspec
 
 from common.errors import UserError
 from common.settings import load
-from deploy.tune.judge import judge
+from common.tuning.judge import judge
+from common.tuning.observation import Facts, Observation
 from deploy.tune.logs import read_log
 from deploy.tune.metrics import watch
-from deploy.tune.observation import Facts, Observation
 from deploy.tune.report import as_json, as_text
 from deploy.tune.settings import TuneSettings
 
@@ -24,6 +24,12 @@ def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
     logs = _leading_words(argv)
     settings = load(TuneSettings, argv[len(logs) :], env, prog="canopy tune").settings
     facts = _facts(settings.facts or {})
+    if settings.apply:
+        from deploy.tune.trials.command import apply  # needs Ray
+
+        if logs:
+            raise UserError("--apply experiments with a running fleet: leave the log files out.")
+        return apply(settings, facts, env)
     seen = [read_log(Path(log), facts) for log in logs] if logs else _watched(settings, facts)
     judged = [(observation, judge(observation)) for observation in seen]
     print(as_json(judged) if settings.json_output else as_text(judged))

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from common.errors import UserError
-from deploy.tune.observation import Facts, Observation, Phase, Sample, Symptom
+from common.tuning.observation import Facts, Observation, Phase, Sample, Symptom
 from worker.log_lines import DecodeLine, LogLine, PrefillLine, RetractLine, StartupLine, StepFailedLine, parse
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)")

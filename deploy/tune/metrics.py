@@ -11,14 +11,15 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from common.errors import UserError
+from common.tuning.observation import Facts, Observation, Sample
 from deploy.tune.logs import merged
-from deploy.tune.observation import Facts, Observation, Sample
 from worker.log_lines import StartupLine
 
 _ASK_TIMEOUT_S = 10.0
 _GIB = 2**30
 _PREFIXES = ("canopy_", "sglang:")
 _ONE = "the worker"
+RUNS_ON_CPU = "runs_on_cpu"  # of our own making: the free memory is not a GPU's
 
 Series = Mapping[str, float]
 """Values of one replica by name, without prefix."""
@@ -87,15 +88,19 @@ def watch(
 
 
 def series_by_replica(text: str) -> dict[str, dict[str, float]]:
-    """Of a text with metrics, the values of each replica by name without prefix; both prefixes of one name agree."""
-    found: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    """Of a text with metrics, the values of each replica by name without prefix, summed over other labels; both
+    prefixes of one name agree."""
+    found: defaultdict[str, dict[str, dict[str, float]]] = defaultdict(lambda: {prefix: {} for prefix in _PREFIXES})
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             for prefix in _PREFIXES:
                 if sample.name.startswith(prefix):
-                    replica = sample.labels.get("worker", _ONE)
-                    found[replica].setdefault(sample.name.removeprefix(prefix), float(sample.value))
-    return {name: series for name, series in found.items() if "num_queue_reqs" in series}
+                    series, name = found[sample.labels.get("worker", _ONE)][prefix], sample.name.removeprefix(prefix)
+                    series[name] = series.get(name, 0.0) + float(sample.value)
+                    if name == "info" and sample.labels.get("device") == "cpu":
+                        series[RUNS_ON_CPU] = 1.0
+    joined = {replica: {**by["sglang:"], **by["canopy_"]} for replica, by in found.items()}
+    return {replica: series for replica, series in joined.items() if "num_queue_reqs" in series}
 
 
 def _path(client: httpx.Client, url: str) -> str:
@@ -123,7 +128,7 @@ def _retracted(series: Series) -> float:
 
 def _startup(series: Series) -> StartupLine | None:
     free = series.get("startup_available_memory_bytes")
-    if free is None:
+    if free is None or RUNS_ON_CPU in series:
         return None
     return StartupLine(
         max_total_num_tokens=int(series.get("max_total_num_tokens", 0)),

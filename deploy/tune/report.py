@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from deploy.tune.finding import Finding, Verdict
-from deploy.tune.observation import Observation
+from common.tuning.finding import Finding, Verdict
+from common.tuning.observation import Observation
 
 Judged = Sequence[tuple[Observation, Sequence[Finding]]]
 

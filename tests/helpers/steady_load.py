@@ -39,6 +39,7 @@ class SteadyLoad:
     model: str
     requests_per_second: float
     max_tokens: int = 16
+    at_once: int | None = None  # chats under way at most: clients who wait for their answers
     chats: list[Chat] = field(default_factory=list)
     _stopped: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -72,10 +73,13 @@ class SteadyLoad:
         async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False, limits=limits) as client:
             tasks: list[asyncio.Task[None]] = []
             began_s = time.monotonic()
+            room = asyncio.Semaphore(self.at_once or 10**9)
             while not self._stopped.is_set():
+                await room.acquire()
                 chat = Chat(sent_s=time.monotonic())
                 self.chats.append(chat)
                 tasks.append(asyncio.create_task(self._send(client, chat, len(self.chats))))
+                tasks[-1].add_done_callback(lambda _: room.release())
                 due_s = began_s + len(self.chats) / self.requests_per_second
                 await asyncio.sleep(max(0.0, due_s - time.monotonic()))
             await asyncio.gather(*tasks)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from statistics import median
-
-from worker.log_lines import StartupLine
+from typing import Protocol
 
 
 class Phase(Enum):
@@ -24,6 +23,28 @@ class Symptom(Enum):
     PEER_ACCESS = "peer access is not supported"
     SHARED_MEMORY = "shared memory is full"
     HANG = "a step hangs"
+
+
+class Startup(Protocol):
+    """What a replica holds, as its startup line says."""
+
+    @property
+    def max_running_requests(self) -> int: ...
+
+    @property
+    def chunked_prefill_size(self) -> int | None:
+        """Tokens; None: no chunks, or not told."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """gpu or cpu."""
+        ...
+
+    @property
+    def available_gb(self) -> float:
+        """Free on the device after the start."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +89,7 @@ class Observation:
     cached_tokens: int = 0  # of prompts, found in the prefix cache
     out_of_memory: Sequence[Phase] = ()
     symptoms: frozenset[Symptom] = frozenset()
-    startup: StartupLine | None = None
+    startup: Startup | None = None
     facts: Facts = field(default_factory=Facts)
 
     def share(self, condition: Sequence[bool]) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from deploy.tune.finding import Finding, Verdict
-from deploy.tune.observation import Observation, Symptom
-from deploy.tune.rules import Rule
+from common.tuning.finding import Finding, Verdict
+from common.tuning.observation import Observation, Symptom
+from common.tuning.rules import Rule
 
 ROOM_BESIDE_WEIGHTS = 1.5  # times the weights that one GPU must hold for a replica of its own
 SMALL_WEIGHTS_GB = 4.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from deploy.tune.finding import MIN_SAMPLES, Finding, Verdict
-from deploy.tune.machine_rules import MACHINE_RULES
-from deploy.tune.observation import Observation
-from deploy.tune.rules import LOAD_RULES, RETRACTIONS_PER_MINUTE
+from common.tuning.finding import MIN_SAMPLES, Finding, Verdict
+from common.tuning.machine_rules import MACHINE_RULES
+from common.tuning.observation import Observation
+from common.tuning.rules import LOAD_RULES, RETRACTIONS_PER_MINUTE
 
 _CONSERVATIVENESS = (5, 6)
 _MEMORY_ORDER = (13, 11, 12, 10, 14, 9)  # who decides about --mem-fraction-static, first to last

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from deploy.tune.finding import MIN_SAMPLES, OFTEN, Finding, Verdict, rate_confidence, share_confidence
-from deploy.tune.observation import Observation, Phase
+from common.tuning.finding import MIN_SAMPLES, OFTEN, Finding, Verdict, rate_confidence, share_confidence
+from common.tuning.observation import Observation, Phase
 
 Rule = Callable[[Observation], "Finding | None"]
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.tune.finding import Finding, Verdict, rate_confidence, share_confidence
-from deploy.tune.judge import judge
-from deploy.tune.observation import Facts, Observation, Phase, Sample, Symptom
+from common.tuning.finding import Finding, Verdict, rate_confidence, share_confidence
+from common.tuning.judge import judge
+from common.tuning.observation import Facts, Observation, Phase, Sample, Symptom
 from worker.log_lines import StartupLine
 
 
