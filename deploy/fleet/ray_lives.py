@@ -61,9 +61,9 @@ class RayLife:
         self._actor = actor
 
     async def placed(self) -> Ending | None:
-        """Wait until the actor runs on some node."""
+        """Wait until the actor runs on some node and its worker starts there."""
         try:
-            await self._actor.ping.remote()
+            await self._actor.placed.remote()
         except RayError as error:
             return _actor_died(error)
         return None

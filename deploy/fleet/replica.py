@@ -8,6 +8,7 @@ is ended if there is no progress for too long.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -21,12 +22,14 @@ from common.fleet import CONTROLLER_ACTOR, RAY_NAMESPACE
 from deploy.fleet.load_probe import LoadProbe, NoProgress
 from deploy.fleet.messages import Beat, Ending, Life, ReplicaSpec
 from deploy.fleet.scaling import ReplicaLoad
+from deploy.fleet.start_slots import StartSlots
 from deploy.fleet.worker_process import WorkerProcess
 
 _BEAT_S = 2.0
 _BEAT_TIMEOUT_S = 5.0
 _STALL_S = 60.0  # a scheduler that makes no progress so long is ended
 _SLOW_STALL_S = 300.0  # the same on a CPU, where a chunk of a long prompt may take a minute
+_START_S = 60.0  # so long a worker that starts keeps others waiting: what takes longer waits for a disk or a GPU
 _LOG = logging.getLogger(__name__)
 
 
@@ -42,12 +45,15 @@ class ReplicaActor:
         self._stall_limit_s = stall_limit_s(decoded.settings, has_gpu=decoded.num_gpus > 0)
         self._worker = WorkerProcess(decoded, self._life, node=node)
         self._probe: LoadProbe | None = None
+        self._slots = StartSlots.of_node(node)
+        self._has_turn = asyncio.Event()
         # Ray runs this constructor on the actor's event loop
-        self._starting = asyncio.create_task(self._worker.start())
+        self._starting = asyncio.create_task(self._start())
         self._beating = asyncio.create_task(self._beat())
 
-    async def ping(self) -> None:
-        """Answer, which an actor without a place on a node cannot."""
+    async def placed(self) -> None:
+        """Wait until it is this worker's turn to start on the node."""
+        await self._has_turn.wait()
 
     async def ready(self) -> bytes:
         """Wait until the worker serves or has ended. Returns Ready or Ending."""
@@ -63,6 +69,13 @@ class ReplicaActor:
     async def stop(self, grace_s: float) -> None:
         """Let the worker finish its requests and end; kill it after `grace_s`."""
         await self._worker.stop(grace_s)
+
+    async def _start(self) -> None:
+        async with self._slots.taken():
+            self._has_turn.set()
+            await self._worker.start()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._worker.ready(), _START_S)
 
     async def _beat(self) -> None:
         while self._worker.is_alive:

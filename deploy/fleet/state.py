@@ -234,7 +234,7 @@ class Replica:
         if self.state is State.SILENT:
             return f"no sign of life for {self.policy.lease_s:.0f} s"
         if self._waits_long:
-            return "waits for a node that has room"
+            return "waits for a node that has room, or for its turn to start there"
         if self.last_ending is None or self.state in (State.READY, State.DRAINING):
             return ""
         if self.is_crash_looping:

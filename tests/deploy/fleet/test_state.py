@@ -106,7 +106,7 @@ def test_start_time_out_counts_from_the_place_on_a_node_and_kills_the_life() -> 
     assert replica.tick(4.9) == []
     assert replica.record().message == ""
     assert replica.tick(1000) == []
-    assert replica.record().message == "waits for a node that has room"
+    assert replica.record().message == "waits for a node that has room, or for its turn to start there"
     replica.on_placed("life-0", 1000)
     assert replica.record().message == ""
     assert replica.tick(1099.9) == []
