@@ -161,7 +161,36 @@ class StepFailedLine(LogLine):
         )
 
 
-_KINDS: tuple[type[LogLine], ...] = (DecodeLine, PrefillLine, RetractLine, PreemptLine, StepFailedLine, StartupLine)
+@dataclass(frozen=True, slots=True)
+class ConservativenessLine(LogLine):
+    """What --schedule-conservativeness auto amounts to: the fixed value that would reserve as much now, the
+    new_token_ratio behind it, and the margin of safety in standard deviations. Ours."""
+
+    conservativeness: float
+    ratio: float
+    margin: float
+
+    _pattern = re.compile(
+        r"Schedule conservativeness \(auto\): (?P<conservativeness>[\d.]+), #new_token_ratio: (?P<ratio>[\d.]+), "
+        r"margin: (?P<margin>[\d.]+)"
+    )
+
+    def __str__(self) -> str:
+        return (
+            f"Schedule conservativeness (auto): {self.conservativeness:.2f}, #new_token_ratio: {self.ratio:.4f}, "
+            f"margin: {self.margin:.2f}"
+        )
+
+
+_KINDS: tuple[type[LogLine], ...] = (
+    DecodeLine,
+    PrefillLine,
+    RetractLine,
+    PreemptLine,
+    StepFailedLine,
+    StartupLine,
+    ConservativenessLine,
+)
 _CONVERTERS: dict[str, Any] = {
     "int": int,
     "float": float,

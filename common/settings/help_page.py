@@ -49,7 +49,7 @@ def by_category(cls: type[Settings]) -> list[tuple[str, list[Setting]]]:
 
 def kind_of(setting: Setting) -> str:
     """What a setting takes, in a word: INT, NUMBER, TEXT, JSON, a|b|c; nothing for a switch."""
-    return _word(setting.item_kind) + (" ..." if setting.is_list else "")
+    return "|".join((_word(setting.item_kind), *setting.words)) + (" ..." if setting.is_list else "")
 
 
 def default_of(setting: Setting) -> str:

@@ -14,6 +14,7 @@ from common.settings.tree import ENV_PREFIX, flag_of
 _SIMILAR_RATIO = 0.7
 
 _FLAG = re.compile(r"--[a-z][a-z0-9-]*[a-z0-9]")
+_LITERAL = "literal_error"
 _RULES = {
     "int_parsing": "must be a whole number",
     "int_type": "must be a whole number",
@@ -30,7 +31,7 @@ _RULES = {
     "greater_than": "must be above {gt}",
     "less_than_equal": "must be at most {le}",
     "less_than": "must be below {lt}",
-    "literal_error": "must be {expected}",
+    _LITERAL: "must be {expected}",
     "string_too_short": "must have at least {min_length} characters",
     "too_short": "must have at least {min_length} values",
     "too_long": "must have at most {max_length} values",
@@ -42,7 +43,7 @@ def validation_sentence(
 ) -> str:
     """The first fault of a pydantic error. `named` says how the user called a field, if not by its flag; the values of
     `secrets` are not repeated."""
-    first = error.errors(include_url=False)[0]
+    first, *others = error.errors(include_url=False)
     if not first["loc"]:
         return _with_variables(first["msg"].removeprefix("Value error, "), named or {})
     name = str(first["loc"][0])
@@ -51,7 +52,8 @@ def validation_sentence(
         return f"{called} is required."
     if first["type"] == "extra_forbidden":
         return f"{name!r} is not a setting."
-    rule = _rule(first)
+    words = [_word(each["ctx"]["expected"]) for each in others if (each["loc"][0], each["type"]) == (name, _LITERAL)]
+    rule = " or ".join([_rule(first), *words])
     return f"{called} {rule}." if name in secrets else f"{called} {rule} (got {first['input']!r})."
 
 

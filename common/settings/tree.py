@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 import annotated_types
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -152,10 +152,18 @@ class Setting:
         """The type of one value, in a list or alone."""
         return bare_type(get_args(self.kind)[0]) if self.is_list else self.kind
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Words that it takes besides values of its kind."""
+        others = _parts(self.field.annotation)[1:]
+        return tuple(word for part in others if get_origin(part) is Literal for word in get_args(part))
+
     def bounds(self) -> Iterator[str]:
         """What limits its numbers: at least 1, below 1."""
         words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-        for limit in self.field.metadata:
+        first = _parts(self.field.annotation)[0]
+        own = get_args(first)[1:] if get_origin(first) is Annotated else ()
+        for limit in (*self.field.metadata, *own):
             if isinstance(limit, annotated_types.Ge | annotated_types.Gt | annotated_types.Le | annotated_types.Lt):
                 kind = type(limit).__name__.lower()
                 bound = getattr(limit, kind)
@@ -193,7 +201,13 @@ def flag_of(name: str) -> str:
 
 
 def bare_type(annotation: Any) -> Any:
-    """A type without None and without pydantic's annotations."""
-    if get_origin(annotation) in (Union, types.UnionType):
-        annotation = next(arg for arg in get_args(annotation) if arg is not type(None))
+    """A type without None and without pydantic's annotations, the first of several."""
+    annotation = _parts(annotation)[0]
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _parts(annotation: Any) -> tuple[Any, ...]:
+    """The types that a type allows, without None."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return tuple(arg for arg in get_args(annotation) if arg is not type(None))
+    return (annotation,)

@@ -25,6 +25,7 @@ from worker.sampling_params import SamplingParams
 from worker.scheduler.core import Scheduler
 from worker.scheduler.queue import WaitingQueue
 from worker.scheduler.request import Request
+from worker.scheduler.token_ratio import NewTokenRatio
 
 DRAWN_SEED = 1234567
 
@@ -134,7 +135,9 @@ class SchedulerBench:
 
     def reserve_nothing(self) -> None:
         """Admit as after very many steps without a retraction: no output is expected of running requests."""
-        self.scheduler._ratio.value = 0.0
+        reserve = self.scheduler._reserve
+        assert isinstance(reserve, NewTokenRatio)
+        reserve.value = 0.0
 
     def step_until(self, reached: Callable[[], bool], max_steps: int = 1000) -> None:
         """Step until `reached`."""

@@ -193,6 +193,8 @@ class SchedulerTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     decode_context_tokens: int = 0  # of all running requests, now
     retracted_waiting: int = 0  # retracted requests that wait, now
     cpu_s: float = 0.0  # of the scheduler process
+    schedule_conservativeness: float = 1.0  # in force now
+    learns_conservativeness: bool = False  # --schedule-conservativeness auto
 
 
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True, tag="load"):

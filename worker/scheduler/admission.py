@@ -1,7 +1,6 @@
 """How many prompt tokens a step may compute, and for whom: the budgets of one admission pass.
 
-The rules are SGLang's PrefillAdder: a candidate is charged its whole possible output (up to CLIP_MAX_NEW_TOKENS), the
-requests already running only `new_token_ratio` of theirs.
+The rules are SGLang's PrefillAdder; how much is kept free for outputs is the reserve's business (reserve.py).
 """
 
 from __future__ import annotations
@@ -58,39 +57,39 @@ class PrefillBudget:
         """Tokens nobody is expected to need."""
         return self._available_tokens() - self._offset
 
-    def deficit(self, extend_tokens: int, max_new_tokens: int) -> float:
-        """Tokens that must be freed for prompt and possible output of a candidate. Below 0 they fit."""
-        return extend_tokens + min(max_new_tokens, CLIP_MAX_NEW_TOKENS) - self.rem_total
+    def deficit(self, extend_tokens: int, output_tokens: float) -> float:
+        """Tokens that must be freed for prompt and expected output of a candidate. Below 0 they fit."""
+        return extend_tokens + output_tokens - self.rem_total
 
-    def fits_pool(self, extend_tokens: int, max_new_tokens: int) -> bool:
+    def fits_pool(self, extend_tokens: int, output_tokens: float) -> bool:
         """Whether a candidate fits. Asked again once its prefix is locked, which makes that part of the cache
         unevictable."""
-        return self.deficit(extend_tokens, max_new_tokens) < 0
+        return self.deficit(extend_tokens, output_tokens) < 0
 
     def give_back(self, reserved_tokens: float) -> None:
         """Running requests that were expected to need so many tokens have left."""
         self._offset -= reserved_tokens
 
-    def verdict(self, extend_tokens: int, max_new_tokens: int) -> Verdict:
+    def verdict(self, extend_tokens: int, output_tokens: float) -> Verdict:
         """Whether a candidate with `extend_tokens` uncached prompt tokens may start."""
-        if not self.fits_pool(extend_tokens, max_new_tokens):
+        if not self.fits_pool(extend_tokens, output_tokens):
             return Verdict.NO_TOKEN
         if self._any_admitted and self._ceil_page(extend_tokens) >= self.rem_input:
             return Verdict.OTHER
         return Verdict.CONTINUE
 
-    def take(self, extend_tokens: int, max_new_tokens: int) -> int:
+    def take(self, extend_tokens: int, output_tokens: float) -> int:
         """Charge a candidate. Returns the prompt tokens it may compute now: all, a chunk, or 0 if the step is full."""
         if self.rem_chunk is None or extend_tokens <= self.rem_chunk:
-            self._charge(extend_tokens, max_new_tokens)
+            self._charge(extend_tokens, output_tokens)
             return extend_tokens
         return self._take_part(self.rem_chunk)
 
-    def take_next_chunk(self, extend_tokens: int, max_new_tokens: int) -> int:
+    def take_next_chunk(self, extend_tokens: int, output_tokens: float) -> int:
         """Charge the request whose prompt is partly computed. As `take`; its prompt may wait, but is never refused."""
         limit = int(min(self.rem_total, extend_tokens if self.rem_chunk is None else self.rem_chunk))
         if extend_tokens <= limit:
-            self._charge(extend_tokens, max_new_tokens)
+            self._charge(extend_tokens, output_tokens)
             return extend_tokens
         return self._take_part(limit)
 
@@ -108,9 +107,9 @@ class PrefillBudget:
             self._charge(tokens, 0)
         return tokens
 
-    def _charge(self, extend_tokens: int, max_new_tokens: int) -> None:
+    def _charge(self, extend_tokens: int, output_tokens: float) -> None:
         paged = self._ceil_page(extend_tokens)
-        self._offset += paged + min(max_new_tokens, CLIP_MAX_NEW_TOKENS)
+        self._offset += paged + output_tokens
         self.rem_input -= paged
         if self.rem_chunk is not None:
             self.rem_chunk -= paged

@@ -37,8 +37,9 @@ from worker.ipc.messages import (
     StopMatched,
 )
 from worker.kv_events.recorder import recorder_of
+from worker.scheduler.forecast import ForecastReserve
 from worker.scheduler.grammars import GrammarQueue
-from worker.scheduler.limits import differences, resolve_limits
+from worker.scheduler.limits import Limits, differences, resolve_limits
 from worker.scheduler.outbox import Outbox
 from worker.scheduler.planner import Plan, Planner
 from worker.scheduler.policies.factory import make_policy
@@ -48,6 +49,7 @@ from worker.scheduler.priority import PriorityRules
 from worker.scheduler.queue import WaitingQueue
 from worker.scheduler.release import Lifecycle
 from worker.scheduler.request import Request
+from worker.scheduler.reserve import OutputReserve
 from worker.scheduler.results import ResultHandler
 from worker.scheduler.retraction import Retraction
 from worker.scheduler.rows import RequestTable
@@ -102,17 +104,17 @@ class Scheduler:
         self._pool = pool = KvPool(info.num_pages, self._recorder or cache)
         self._table = table = RequestTable(info.max_rows, limits.max_req_len, info.page_size)
         self._waiting = waiting = WaitingQueue(by_rank=priorities.scheduled)
-        self._ratio = ratio = NewTokenRatio(settings.schedule_conservativeness)
+        self._reserve = reserve = _make_reserve(settings, pool, table, clock, limits)
         self._stats = stats = SchedulerStats(clock, settings.decode_log_interval)
         self._outbox = Outbox(emit, clock)
-        self._lifecycle = lifecycle = Lifecycle(pool, table, waiting, self._outbox, stats)
+        self._lifecycle = lifecycle = Lifecycle(pool, table, waiting, self._outbox, stats, reserve)
         policy = make_policy(settings.schedule_policy, pool.cache, draw_seed)
         threshold = priorities.preemption_threshold
-        preemption = None if threshold is None else Preemption(pool, table, lifecycle, ratio, stats, threshold)
-        prefill = PrefillScheduler(limits, pool, table, waiting, policy, preemption, ratio, stats, clock)
+        preemption = None if threshold is None else Preemption(pool, table, lifecycle, reserve, stats, threshold)
+        prefill = PrefillScheduler(limits, pool, table, waiting, policy, preemption, reserve, stats, clock)
         by_priority = settings.retraction_policy == "priority"
-        retraction = Retraction(pool, table, lifecycle, ratio, stats, by_priority=by_priority)
-        self._planner = Planner(pool, table, prefill, retraction, ratio, mixed=settings.enable_mixed_chunk)
+        retraction = Retraction(pool, table, lifecycle, reserve, stats, by_priority=by_priority)
+        self._planner = Planner(pool, table, prefill, retraction, reserve, mixed=settings.enable_mixed_chunk)
         self._results = ResultHandler(info, pool, table, waiting, lifecycle, self._outbox, stats)
         log_startup(limits, info, differences(settings, limits))
 
@@ -166,7 +168,7 @@ class Scheduler:
             return
         assert self.idle, f"{self._lifecycle.num_live} live requests, but nothing to compute"
         self.check_pool()
-        self._ratio.reset()
+        self._reserve.reset()
         self._stats.on_idle()
 
     @property
@@ -213,7 +215,7 @@ class Scheduler:
             token_usage=pool.usage,
             gen_throughput=stats.gen_throughput,
             cache_hit_rate=stats.cache_hit_rate,
-            new_token_ratio=self._ratio.value,
+            new_token_ratio=self._reserve.value,
             max_running_requests=self._limits.max_running_requests,
             prompt_tokens_total=stats.prompt_tokens,
             cached_tokens_total=stats.cached_tokens,
@@ -226,6 +228,8 @@ class Scheduler:
             scheduler=stats.totals(
                 decode_context_tokens=int(self._table.seq_len[self._table.decoding].sum()),
                 retracted_waiting=self._waiting.num_retracted,
+                schedule_conservativeness=self._reserve.conservativeness,
+                learns_conservativeness=self._reserve.learns,
             ),
         )
 
@@ -372,6 +376,13 @@ class Scheduler:
             return
         self._stats.on_step(launched.plan.batch, result, launched.launched_s)
         self._results.handle(launched.plan, result)
+
+
+def _make_reserve(
+    settings: WorkerSettings, pool: KvPool, table: RequestTable, clock: Clock, limits: Limits
+) -> OutputReserve:
+    value = settings.schedule_conservativeness
+    return ForecastReserve(pool, table, clock, limits.max_req_len) if value == "auto" else NewTokenRatio(value, table)
 
 
 def _make_cache(settings: WorkerSettings, page_size: int) -> PrefixCache:

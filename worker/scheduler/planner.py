@@ -9,10 +9,10 @@ from worker.cache.pool import KvPool
 from worker.engine.batch import ForwardBatch, Int32s
 from worker.scheduler.grammars import token_masks
 from worker.scheduler.prefill import PrefillChunk, PrefillScheduler
+from worker.scheduler.reserve import OutputReserve
 from worker.scheduler.retraction import Retraction
 from worker.scheduler.rows import Int64s, RequestTable
 from worker.scheduler.scores import score_requests
-from worker.scheduler.token_ratio import NewTokenRatio
 
 _NO_ROWS: Int64s = np.empty(0, np.int64)
 
@@ -34,7 +34,7 @@ class Planner:
         table: RequestTable,
         prefill: PrefillScheduler,
         retraction: Retraction,
-        ratio: NewTokenRatio,
+        reserve: OutputReserve,
         *,
         mixed: bool,
     ) -> None:
@@ -42,7 +42,7 @@ class Planner:
         self._table = table
         self._prefill = prefill
         self._retraction = retraction
-        self._ratio = ratio
+        self._reserve = reserve
         self._mixed = mixed
         self._next_step_id = 0
 
@@ -58,19 +58,19 @@ class Planner:
     def plan(self) -> Plan | None:
         """The next step, with its pages allocated and the table advanced as if it had run. None: nothing to compute."""
         if self._mixed:
-            decodes, retracted = self._reserve(self._table.decodable_rows())
+            decodes, retracted = self._reserve_pages(self._table.decodable_rows())
             epochs = self._table.epoch[decodes]
             # Room that a retraction made belongs to those who stay.
             chunks = [] if retracted else self._prefill.schedule(len(decodes))
             decodes = np.compress(self._table.live(decodes, epochs), decodes)  # without the preempted
         else:
             chunks = self._prefill.schedule(0)
-            decodes = _NO_ROWS if chunks else self._reserve(self._table.decodable_rows())[0]
+            decodes = _NO_ROWS if chunks else self._reserve_pages(self._table.decodable_rows())[0]
         if not len(decodes) and not chunks:
             return None
         return self._build(decodes, chunks)
 
-    def _reserve(self, rows: Int64s) -> tuple[Int64s, bool]:
+    def _reserve_pages(self, rows: Int64s) -> tuple[Int64s, bool]:
         """Allocate the pages of one decode step. Returns the rows that take part, and whether any had to leave."""
         table, retracted = self._table, False
         opening = table.rows_opening_page(rows)
@@ -78,7 +78,7 @@ class Planner:
             rows, retracted = self._retraction.make_room(rows, self._prefill.chunked), True
             opening = table.rows_opening_page(rows)
         elif len(rows):
-            self._ratio.decay()
+            self._reserve.decay()
         table.append_page(opening, self._pool.alloc(len(opening)))
         table.seq_len[rows] += 1
         table.num_launched[rows] += 1

@@ -8,9 +8,9 @@ from worker.cache.pool import KvPool
 from worker.scheduler.admission import expected_tokens
 from worker.scheduler.release import Lifecycle
 from worker.scheduler.request import Request
+from worker.scheduler.reserve import OutputReserve
 from worker.scheduler.rows import Int64s, RequestTable
 from worker.scheduler.stats import SchedulerStats
-from worker.scheduler.token_ratio import NewTokenRatio
 
 
 class Preemption:
@@ -22,14 +22,14 @@ class Preemption:
         pool: KvPool,
         table: RequestTable,
         lifecycle: Lifecycle,
-        ratio: NewTokenRatio,
+        reserve: OutputReserve,
         stats: SchedulerStats,
         threshold: int,
     ) -> None:
         self._pool = pool
         self._table = table
         self._lifecycle = lifecycle
-        self._ratio = ratio
+        self._reserve = reserve
         self._stats = stats
         self._threshold = threshold
 
@@ -48,7 +48,7 @@ class Preemption:
         rows = self.candidates(request)
         rows = rows[np.lexsort((-table.arrival[rows], -table.rank[rows]))]
         held = (table.num_pages[rows] - table.shared_pages[rows]) * self._pool.page_size
-        reserved = expected_tokens(table.max_new[rows] - table.num_launched[rows], self._ratio.value)
+        reserved = expected_tokens(table.max_new[rows] - table.num_launched[rows], self._reserve.value)
         gained = np.cumsum(held + reserved)
         if not len(rows) or gained[-1] <= deficit_tokens:
             return None

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
-import numpy as np
 
 from common.clock import Clock
 from worker.cache.pool import KvPool
 from worker.cache.prefix import PrefixMatch
 from worker.engine.batch import RowAdmission
-from worker.scheduler.admission import PrefillBudget, Verdict, expected_tokens
+from worker.scheduler.admission import PrefillBudget, Verdict
 from worker.scheduler.limits import Limits
 from worker.scheduler.policies.base import QueuePolicy
 from worker.scheduler.preemption import Preemption
 from worker.scheduler.queue import WaitingQueue
 from worker.scheduler.request import Request, RequestStatus
+from worker.scheduler.reserve import OutputReserve
 from worker.scheduler.rows import RequestTable
 from worker.scheduler.stats import SchedulerStats
-from worker.scheduler.token_ratio import NewTokenRatio
 
 
 class PrefillChunk(msgspec.Struct, frozen=True, eq=False):
@@ -51,7 +50,7 @@ class PrefillScheduler:
         waiting: WaitingQueue,
         policy: QueuePolicy,
         preemption: Preemption | None,
-        ratio: NewTokenRatio,
+        reserve: OutputReserve,
         stats: SchedulerStats,
         clock: Clock,
     ) -> None:
@@ -61,7 +60,7 @@ class PrefillScheduler:
         self._waiting = waiting
         self._policy = policy
         self._preemption = preemption
-        self._ratio = ratio
+        self._reserve = reserve
         self._stats = stats
         self._clock = clock
         self._chunked: Request | None = None
@@ -104,8 +103,11 @@ class PrefillScheduler:
 
     def _continue(self, request: Request, budget: PrefillBudget, chunks: list[PrefillChunk]) -> None:
         start = int(self._table.seq_len[request.row])
-        tokens = budget.take_next_chunk(request.fill_len - start, request.remaining_new_tokens)
+        extend = request.fill_len - start
+        tokens = budget.take_next_chunk(extend, self._reserve.charge(request, extend))
         if tokens:
+            if tokens == extend:
+                self._reserve.admit()
             chunks.append(PrefillChunk(request, start, tokens, None))
 
     def _admit(self, budget: PrefillBudget, chunks: list[PrefillChunk]) -> None:
@@ -147,15 +149,15 @@ class PrefillScheduler:
         if self._table.num_used_rows >= self._limits.max_running_requests:
             return Verdict.NO_TOKEN, None
         match, extend = self._match(request)
-        max_new_tokens = request.remaining_new_tokens
-        verdict = budget.verdict(extend, max_new_tokens)
+        output_tokens = self._reserve.charge(request, extend)
+        verdict = budget.verdict(extend, output_tokens)
         if verdict is not Verdict.CONTINUE:
             return verdict, None
         self._pool.cache.lock(match.node)
         tokens = 0
         verdict = Verdict.NO_TOKEN
-        if budget.fits_pool(extend, max_new_tokens):
-            tokens = budget.take(extend, max_new_tokens)
+        if budget.fits_pool(extend, output_tokens):
+            tokens = budget.take(extend, output_tokens)
             verdict = Verdict.OTHER
         if not tokens:
             self._pool.cache.unlock(match.node)
@@ -164,6 +166,8 @@ class PrefillScheduler:
         outputs = tuple(request.kept_output_ids.tolist()) if request.num_kept_outputs else ()
         admission = RowAdmission(request.row, request.sampling, request.seed, outputs)
         chunk = PrefillChunk(request, request.fill_len - extend, tokens, admission)
+        if chunk.last:
+            self._reserve.admit()
         return (budget.state() if chunk.last else Verdict.OTHER), chunk
 
     def _make_room(self, request: Request, budget: PrefillBudget) -> bool:
@@ -172,7 +176,7 @@ class PrefillScheduler:
             return False
         match, extend = self._match(request)
         self._pool.cache.lock(match.node)
-        deficit = budget.deficit(extend, request.remaining_new_tokens)
+        deficit = budget.deficit(extend, self._reserve.charge(request, extend))
         self._pool.cache.unlock(match.node)
         reserved = self._preemption.make_room(request, deficit)
         if reserved is None:
@@ -226,13 +230,10 @@ class PrefillScheduler:
         )
 
     def _budget(self, num_decodes: int) -> PrefillBudget:
-        table = self._table
-        rows = np.flatnonzero(table.decoding)
-        expected = expected_tokens(table.max_new[rows] - table.num_launched[rows], self._ratio.value)
         return PrefillBudget(
             page_size=self._limits.page_size,
             available_tokens=lambda: self._pool.available_tokens,
-            reserved_tokens=float(expected.sum()),
+            reserved_tokens=self._reserve.begin(),
             max_prefill_tokens=self._limits.max_prefill_tokens,
             chunk_tokens=self._limits.chunked_prefill_size,
             mixed_decode_tokens=num_decodes,

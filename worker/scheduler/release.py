@@ -10,6 +10,7 @@ from worker.ipc.messages import FinishReason
 from worker.scheduler.outbox import Outbox
 from worker.scheduler.queue import WaitingQueue
 from worker.scheduler.request import NO_ROW, Request, RequestStatus
+from worker.scheduler.reserve import OutputReserve
 from worker.scheduler.rows import RequestTable
 from worker.scheduler.stats import SchedulerStats
 
@@ -18,13 +19,20 @@ class Lifecycle:
     """Owns the live requests; ends them, or sends them back to the queue, and keeps the prefix cache up to date."""
 
     def __init__(
-        self, pool: KvPool, table: RequestTable, waiting: WaitingQueue, outbox: Outbox, stats: SchedulerStats
+        self,
+        pool: KvPool,
+        table: RequestTable,
+        waiting: WaitingQueue,
+        outbox: Outbox,
+        stats: SchedulerStats,
+        reserve: OutputReserve,
     ) -> None:
         self._pool = pool
         self._table = table
         self._waiting = waiting
         self._outbox = outbox
         self._stats = stats
+        self._reserve = reserve
         self._live: dict[str, Request] = {}
 
     @property
@@ -88,6 +96,8 @@ class Lifecycle:
 
     def _end(self, request: Request, cached_tokens: int) -> None:
         del self._live[request.rid]
+        if request.admitted:
+            self._reserve.on_end(request, self._table.num_outputs_of(request))
         if request.row == NO_ROW:
             self._waiting.remove(request)
         else:

@@ -8,9 +8,9 @@ from worker.cache.pool import KvPool
 from worker.scheduler.constants import RETRACT_DECODE_STEPS
 from worker.scheduler.release import Lifecycle
 from worker.scheduler.request import Request
+from worker.scheduler.reserve import OutputReserve
 from worker.scheduler.rows import Int64s, RequestTable
 from worker.scheduler.stats import SchedulerStats
-from worker.scheduler.token_ratio import NewTokenRatio
 
 OUT_OF_MEMORY = (
     "Out of memory even after retracting all other requests: the KV pool of {pool} tokens cannot hold this request of "
@@ -33,7 +33,7 @@ class Retraction:
         pool: KvPool,
         table: RequestTable,
         lifecycle: Lifecycle,
-        ratio: NewTokenRatio,
+        reserve: OutputReserve,
         stats: SchedulerStats,
         *,
         by_priority: bool,
@@ -42,7 +42,7 @@ class Retraction:
         self._pool = pool
         self._table = table
         self._lifecycle = lifecycle
-        self._ratio = ratio
+        self._reserve = reserve
         self._stats = stats
 
     def short_of_pages(self, rows: Int64s) -> bool:
@@ -78,10 +78,10 @@ class Retraction:
         return stay
 
     def _report(self, stay: Int64s, num_retracted: int) -> None:
-        before = self._ratio.value
+        before = self._reserve.value
         generated = int(self._table.num_outputs[stay].sum())
-        self._ratio.raise_after_retraction(generated, int(self._table.max_new[stay].sum()), len(stay))
-        self._stats.on_retraction(num_retracted, before, self._ratio.value)
+        self._reserve.raise_after_retraction(generated, int(self._table.max_new[stay].sum()), len(stay))
+        self._stats.on_retraction(num_retracted, before, self._reserve.value)
 
     def _give_up(self, request: Request) -> None:
         tokens = int(self._table.seq_len[request.row]) + 1

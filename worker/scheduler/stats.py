@@ -98,7 +98,14 @@ class SchedulerStats:
         else:
             self._eager_decode_steps += 1
 
-    def totals(self, *, decode_context_tokens: int, retracted_waiting: int) -> SchedulerTotals:
+    def totals(
+        self,
+        *,
+        decode_context_tokens: int,
+        retracted_waiting: int,
+        schedule_conservativeness: float,
+        learns_conservativeness: bool,
+    ) -> SchedulerTotals:
         """All that only /metrics tells."""
         return SchedulerTotals(
             preempted_requests=self._preempted_requests,
@@ -116,6 +123,8 @@ class SchedulerStats:
             decode_context_tokens=decode_context_tokens,
             retracted_waiting=retracted_waiting,
             cpu_s=time.process_time(),
+            schedule_conservativeness=schedule_conservativeness,
+            learns_conservativeness=learns_conservativeness,
         )
 
     def on_decode(self, *, running: int, used_tokens: int, usage: float, cuda_graph: bool, queued: int) -> None:

@@ -28,6 +28,8 @@ _GAUGES = {
 _NOW = {
     "num_retracted_reqs": ("retracted_waiting", "Retracted requests that wait to run again"),
     "decode_sum_seq_lens": ("decode_context_tokens", "Tokens of context of all running requests"),
+    "schedule_conservativeness": ("schedule_conservativeness", "Schedule conservativeness in force"),
+    "schedule_conservativeness_auto": ("learns_conservativeness", "Whether it is learned: auto"),
     "is_cuda_graph": ("last_decode_in_graph", "Whether a captured CUDA graph computed the last step with decodes"),
 }
 _COUNTERS = {

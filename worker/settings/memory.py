@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
+from annotated_types import Ge
 from pydantic import model_validator
 
 from common.settings import Settings, option
@@ -41,8 +42,8 @@ class MemorySettings(Settings):
     schedule_policy: Literal["fcfs", "lpm", "dfs-weight", "lof", "random", "priority"] = _option(
         "fcfs", "order of the waiting queue"
     )
-    schedule_conservativeness: float = _option(
-        1.0, "scales the output a running request is expected to still need", ge=0
+    schedule_conservativeness: Annotated[float, Ge(0)] | Literal["auto"] = _option(
+        1.0, "scales the output a running request is expected to still need; auto = learned from outputs that ended"
     )
     retraction_policy: Literal["length", "priority"] = _option(
         "length", "which running request gives up its memory first when the pool is full"

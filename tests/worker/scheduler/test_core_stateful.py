@@ -51,6 +51,7 @@ configs = st.fixed_dictionaries(
         "max_queued_requests": st.sampled_from([None, None, 2]),
         "radix_eviction_policy": st.sampled_from(["lru", "lfu", "slru", "priority"]),
         "disable_radix_cache": st.sampled_from([False, False, True]),
+        "schedule_conservativeness": st.sampled_from([1.0, "auto"]),
     }
 )
 
