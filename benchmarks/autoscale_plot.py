@@ -19,7 +19,7 @@ def plot(path: Path, requests: Sequence[TraceRequest], outcomes: Sequence[Outcom
     try:
         import matplotlib
     except ImportError:
-        raise UserError("--plot needs matplotlib; install it with `pip install matplotlib`.") from None
+        raise UserError("--plot needs matplotlib; install 'canopy-serve[plots]'.") from None
     matplotlib.use("svg")
     matplotlib.rcParams.update({"svg.hashsalt": "canopy", "svg.fonttype": "none"})  # same figures, same picture
     from matplotlib import pyplot

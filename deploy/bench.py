@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Sequence
 from types import ModuleType
 
 from common.errors import UserError
 
-_PROGRAMS = ("offline", "kernels", "serve", "router")
+_PROGRAMS = ("offline", "kernels", "serve", "report", "router")
 _HELP = """usage: canopy bench PROGRAM [flags]
 
   offline --workload mixed|steady|shared-prefix|single [--json] [flags of canopy worker]
@@ -17,6 +19,8 @@ _HELP = """usage: canopy bench PROGRAM [flags]
           GPU kernels one by one
   serve   [--base-url URL] [--dataset-name NAME] [--num-prompts N] [--request-rate R] ...
           load on a running server or gateway
+  report  RUN.jsonl ... [-o report.html]
+          runs of serve beside each other, as one HTML page
   router  [--workload sessions|TRACE] [--routers canopy sglang-router smg] [--virtual] ...
           routers beside each other over simulated replicas
 
@@ -34,7 +38,11 @@ def main(argv: Sequence[str]) -> int:
     if name == "kernels":
         _check_gpu()
     program = _program(name)
-    return int(program.main(flags, prog=f"canopy bench {name}"))
+    try:
+        return int(program.main(flags, prog=f"canopy bench {name}"))
+    except BrokenPipeError:  # whoever read our output has left; what Python flushes at its end goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def _check_gpu() -> None:

@@ -121,8 +121,8 @@ def _publish(options: argparse.Namespace, record: dict[str, Any], run: Run) -> N
             raise _unwritable(options.output_file, error) from None
     print(json.dumps(record) if options.json else table(record), flush=True)
     if not options.json:
-        for error in sorted({outcome.error for outcome in run.outcomes if not outcome.success})[:5]:
-            print(f"failed: {error}")
+        for fault in sorted({outcome.error for outcome in run.outcomes if not outcome.success})[:5]:
+            print(f"failed: {fault}")
 
 
 def _check_output(options: argparse.Namespace) -> None:
