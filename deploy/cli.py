@@ -18,12 +18,13 @@ _HELP = """usage: canopy COMMAND [flags]
   status        the fleet as a table
   scale [MODEL] N   another number of replicas
   batch IN OUT  a file of requests, each answered once
+  plan [TRACE]  how many replicas a load needs, by simulation
   tune [LOG ...]    what the tuning guide says to a running fleet, or to logs
   bench         throughput of one engine, times of its kernels
 
 canopy COMMAND --help lists the flags of a command, canopy --version prints the version."""
 
-_NOT_BUILT = frozenset({"plan", "doctor"})
+_NOT_BUILT = frozenset({"doctor"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,6 +54,7 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
         "scale": _scale,
         "bench": _bench,
         "batch": _batch,
+        "plan": _plan,
         "tune": _tune,
     }
     if name in commands:
@@ -100,6 +102,12 @@ def _batch(argv: Sequence[str]) -> int:
     from deploy.batch.command import main as batch_main
 
     return batch_main(argv, os.environ)
+
+
+def _plan(argv: Sequence[str]) -> int:
+    from deploy.plan.command import main as plan_main
+
+    return plan_main(argv, os.environ)
 
 
 def _tune(argv: Sequence[str]) -> int:

@@ -50,9 +50,9 @@ def model_dir(tmp_path: Path) -> Path:
 def test_help_lists_what_exists_and_only_that(tmp_path: Path) -> None:
     done = canopy("--help", cache=tmp_path)
     assert done.returncode == 0
-    for command in ("serve", "gateway", "worker", "status", "bench"):
+    for command in ("serve", "gateway", "worker", "status", "plan", "bench"):
         assert f"\n  {command} " in done.stdout
-    assert "plan" not in done.stdout
+    assert "doctor" not in done.stdout
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +68,7 @@ def test_help_imports_neither_torch_nor_ray() -> None:
     assert subprocess.run([sys.executable, "-c", check], cwd=ROOT, stdout=subprocess.DEVNULL).returncode == 0
 
 
-@pytest.mark.parametrize("command", ["serve", "gateway", "worker", "status", "bench", "bench offline"])
+@pytest.mark.parametrize("command", ["serve", "gateway", "worker", "status", "plan", "bench", "bench offline"])
 def test_every_command_has_a_help_page(command: str, tmp_path: Path) -> None:
     done = canopy(*command.split(), "--help", cache=tmp_path)
     assert done.returncode == 0
@@ -83,7 +83,7 @@ def test_serve_offers_the_flags_of_all_parts(tmp_path: Path) -> None:
 
 
 def test_commands_that_are_not_built_say_so(tmp_path: Path) -> None:
-    assert refusal("plan", cache=tmp_path) == "canopy: `canopy plan` is not built yet."
+    assert refusal("doctor", cache=tmp_path) == "canopy: `canopy doctor` is not built yet."
     assert refusal("serv", cache=tmp_path) == "canopy: There is no command 'serv'; see canopy --help."
 
 

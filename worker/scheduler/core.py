@@ -14,7 +14,7 @@ from worker.cache.pool import KvPool
 from worker.cache.prefix import PrefixCache
 from worker.cache.radix import RadixCache
 from worker.config import WorkerSettings
-from worker.engine.batch import ModelRunner, PendingStep, StepFailed
+from worker.engine.batch import ForwardBatch, ModelRunner, PendingStep, StepFailed
 from worker.grammar.base import GrammarCompiler, GrammarFault, GrammarState
 from worker.ipc.messages import (
     AbortAll,
@@ -54,6 +54,7 @@ from worker.scheduler.results import ResultHandler
 from worker.scheduler.retraction import Retraction
 from worker.scheduler.rows import RequestTable
 from worker.scheduler.stats import SchedulerStats, log_startup
+from worker.scheduler.steady import SteadyDecodes
 from worker.scheduler.token_ratio import NewTokenRatio
 
 QUEUE_FULL = "The request queue is full."
@@ -115,6 +116,7 @@ class Scheduler:
         by_priority = settings.retraction_policy == "priority"
         retraction = Retraction(pool, table, lifecycle, reserve, stats, by_priority=by_priority)
         self._planner = Planner(pool, table, prefill, retraction, reserve, mixed=settings.enable_mixed_chunk)
+        self._steady = SteadyDecodes(pool, table, prefill, self._planner, reserve.decay, stats)
         self._results = ResultHandler(info, pool, table, waiting, lifecycle, self._outbox, stats)
         log_startup(limits, info, differences(settings, limits))
 
@@ -155,6 +157,19 @@ class Scheduler:
             self._settle()
         self._send_news()
         return worked or self._grammars.rest()
+
+    def steady_steps(self) -> int:
+        """How many of the next calls of `step` would only decode the same requests, so that `skip` may replace them."""
+        if self._launched is None or not self._overlap or self._paused or self._recorder or len(self._grammars):
+            return 0
+        return self._steady.most(self._launched.plan)
+
+    def skip(self, steps: int, token_id: int, launch: Callable[[ForwardBatch], PendingStep]) -> None:
+        """As so many calls of `step`, at most `steady_steps`, each row sampling `token_id` in each. `launch` starts all
+        of these steps at once; it is given the last one's batch, with the page writes of all."""
+        assert self._launched is not None
+        plan = self._steady.take(self._launched.plan, steps, token_id)
+        self._launched = _Launched(plan, launch(plan.batch), self._clock.now_s())
 
     def _send_news(self) -> None:
         if self._recorder is not None:

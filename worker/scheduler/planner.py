@@ -70,6 +70,11 @@ class Planner:
             return None
         return self._build(decodes, chunks)
 
+    def skip_ids(self, steps: int) -> int:
+        """So many steps are planned without being asked for. Returns the id of the last one."""
+        self._next_step_id += steps
+        return self._next_step_id - 1
+
     def _reserve_pages(self, rows: Int64s) -> tuple[Int64s, bool]:
         """Allocate the pages of one decode step. Returns the rows that take part, and whether any had to leave."""
         table, retracted = self._table, False

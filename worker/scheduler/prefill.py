@@ -73,6 +73,11 @@ class PrefillScheduler:
         chunked = self._chunked
         return chunked if chunked is not None and chunked.status is RequestStatus.PREFILLING else None
 
+    @property
+    def admits_nobody(self) -> bool:
+        """Whether a pass would find nothing to compute, now and until a request arrives or leaves."""
+        return self.chunked is None and (not len(self._waiting) or self._full)
+
     def may_preempt(self) -> bool:
         """Whether the next pass may take rows or pages from running requests."""
         first = self._waiting.first

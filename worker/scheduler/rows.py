@@ -181,6 +181,28 @@ class RequestTable:
         self.num_pages[rows] += 1
         self._changed.append((rows, index))
 
+    def pages_for_more(self, rows: Int64s, num_tokens: int) -> Int64s:
+        """Pages each row needs on top of its own for so many more tokens."""
+        missing: Int64s = -(-(self.seq_len[rows] + num_tokens) // self.page_size) - self.num_pages[rows]
+        return np.maximum(missing, 0)
+
+    def append_pages(self, rows: Int64s, counts: Int64s, pages: PageIds) -> None:
+        """`counts` more pages for each row; `pages` are those of all rows, in order."""
+        owners = np.repeat(rows, counts)
+        ends = np.cumsum(counts)
+        index = np.arange(len(pages)) - np.repeat(ends - counts, counts) + self.num_pages[owners]
+        self._pages[owners, index] = pages
+        self.num_pages[rows] += counts
+        self._changed.append((owners, index))
+
+    def repeat_output(self, rows: Int64s, token_id: int, count: int) -> None:
+        """The same token as the next `count` outputs of each row."""
+        before = self.num_outputs[rows]
+        self._widen(int(before.max()) + count)
+        for row, start in zip(rows.tolist(), before.tolist(), strict=True):
+            self._outputs[row, start : start + count] = token_id
+        self.num_outputs[rows] = before + count
+
     def take_writes(self) -> Int32s:
         """Entries changed since the last call, as they are now; one may occur twice. int32 [W, 3] of
         (row, index, page)."""

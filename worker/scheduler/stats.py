@@ -98,6 +98,12 @@ class SchedulerStats:
         else:
             self._eager_decode_steps += 1
 
+    def on_steady(self, num_rows: int, num_steps: int) -> None:
+        """Steps of decodes were skipped (steady.py): only their tokens and their number are kept."""
+        self.steps += num_steps
+        self._decode_steps += num_steps
+        self.on_tokens(num_rows * num_steps)
+
     def totals(
         self,
         *,

@@ -113,3 +113,36 @@ def test_a_new_page_is_due_when_all_are_full(table: RequestTable) -> None:
     assert table.own_pages == 4
     table.shared_pages[rows[2]] = 1
     assert table.own_pages == 3
+
+
+def test_pages_for_many_tokens_are_those_of_one_token_after_another() -> None:
+    at_once, one_by_one = (RequestTable(max_rows=3, max_tokens=64, page_size=4) for _ in range(2))
+    for table in (at_once, one_by_one):
+        for rid, length in (("a", 3), ("b", 4), ("c", 6)):
+            row = table.acquire(make_request([1] * length, rid))
+            table.set_pages(row, 0, pages(*range(10 * row + 1, 10 * row + 1 + -(-length // 4))))
+            table.seq_len[row] = length
+        table.take_writes()
+    rows = np.array([0, 2])
+    counts = at_once.pages_for_more(rows, 7)
+    assert counts.tolist() == [2, 2]
+    at_once.append_pages(rows, counts, pages(101, 102, 103, 104))
+    at_once.seq_len[rows] += 7
+    assert at_once.pages_of(0).tolist() == [1, 101, 102] and at_once.pages_of(2).tolist() == [21, 22, 103, 104]
+    assert at_once.pages_of(1).tolist() == [11]
+    assert sorted(map(tuple, at_once.take_writes().tolist())) == [(0, 1, 101), (0, 2, 102), (2, 2, 103), (2, 3, 104)]
+    for _ in range(7):
+        opening = one_by_one.rows_opening_page(rows)
+        one_by_one.append_page(opening, pages(*[99] * len(opening)))
+        one_by_one.seq_len[rows] += 1
+    assert one_by_one.num_pages.tolist() == at_once.num_pages.tolist()
+    assert at_once.pages_for_more(rows, 3).tolist() == [1, 0]
+
+
+def test_a_repeated_output_is_that_many_outputs(table: RequestTable) -> None:
+    request = make_request([1, 2])
+    rows = np.array([table.acquire(request)])
+    table.append_outputs(rows, np.array([7], np.int32))
+    table.repeat_output(rows, 9, 300)
+    assert table.num_outputs_of(request) == 301
+    assert table.key_of(request, 303) == pack_tokens([1, 2, 7, *[9] * 300])

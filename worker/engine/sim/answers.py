@@ -7,6 +7,7 @@ are kept by page, as a real runner keeps KV: a cached prefix is continued from i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,24 @@ def _terms(tokens: Integers, positions: Integers) -> UInt64s:
     """What each token adds to the sum of its sequence."""
     tokens, positions = tokens.astype(np.uint64), positions.astype(np.uint64)
     return _mix(tokens * _TOKEN_FACTOR + (positions + np.uint64(1)) * _POSITION_FACTOR)
+
+
+class AnswerSource(Protocol):
+    """Where the tokens of a pass come from."""
+
+    def step(self, batch: ForwardBatch) -> Int32s:
+        """A batch whose page writes are in the table: int32 [R], -1 where nothing is sampled."""
+        ...
+
+
+class OneToken:
+    """Every answer is the same token again and again: for when only the time counts."""
+
+    def __init__(self, token_id: int) -> None:
+        self._token_id = token_id
+
+    def step(self, batch: ForwardBatch) -> Int32s:
+        return np.where(batch.samples, np.int32(self._token_id), np.int32(-1))
 
 
 class Answers:

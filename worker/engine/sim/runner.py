@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
 from common.errors import UserError
 from worker.config import WorkerSettings
 from worker.engine.batch import ForwardBatch, Int32s, RunnerInfo, StepResult
 from worker.engine.cuda.graph_sizes import pass_sizes
 from worker.engine.memory import PoolSize, chosen_mem_fraction, gpu_pool_size
 from worker.engine.page_table import PageTable
-from worker.engine.sim.answers import Answers
+from worker.engine.sim.answers import Answers, AnswerSource, OneToken
 from worker.engine.sim.clock import DeviceClock
 from worker.engine.sim.profile import DeviceMemory, SimProfile
 from worker.engine.sim.shape import ShapeReader
-from worker.engine.sim.step_time import step_time_s
+from worker.engine.sim.step_time import StepShape, decode_times_s, step_time_s
 from worker.models.config import ModelConfig
 
 
@@ -32,7 +36,8 @@ class SimStep:
 
 
 class SimRunner:
-    """Vocabulary, context and EOS are the model's, all else the profile's. `ids` are the tokens answers are made of."""
+    """Vocabulary, context and EOS are the model's, all else the profile's. `ids` are the tokens answers are made of; a
+    single one spares the hashing of what came before, and no answer ends by itself then."""
 
     def __init__(
         self, settings: WorkerSettings, config: ModelConfig, profile: SimProfile, ids: Int32s, clock: DeviceClock
@@ -51,13 +56,18 @@ class SimRunner:
             captured=not settings.disable_cuda_graph,
             cascade=not settings.disable_cascade_attention,
         )
-        self._answers = Answers(
-            table,
-            num_pages=size.num_pages,
-            ids=ids,
-            eos_id=config.eos_token_ids[0] if config.eos_token_ids else None,
-            answer_tokens=profile.answer_tokens,
+        self._answers: AnswerSource = (
+            OneToken(int(ids[0]))
+            if len(ids) == 1
+            else Answers(
+                table,
+                num_pages=size.num_pages,
+                ids=ids,
+                eos_id=config.eos_token_ids[0] if config.eos_token_ids else None,
+                answer_tokens=profile.answer_tokens,
+            )
         )
+        self._shape: StepShape | None = None  # of the last pass
         self._info = RunnerInfo(
             device="sim",
             dtype=profile.dtype,
@@ -81,11 +91,32 @@ class SimRunner:
 
     def launch(self, batch: ForwardBatch) -> SimStep:
         self._table.apply(batch.page_writes)
-        shape = self._shapes.read(batch)
+        shape = self._shape = self._shapes.read(batch)
         outcome = StepResult(token_ids=self._answers.step(batch), cuda_graph=shape.graph)
         start_s = max(self._clock.now_s(), self._busy_until_s)
         self._busy_until_s = start_s + step_time_s(shape, self._costs) / self._speed
         return SimStep(self._clock, self._busy_until_s, outcome)
+
+    @property
+    def busy_until_s(self) -> float:
+        """When the last pass launched is done."""
+        return self._busy_until_s
+
+    def repeat_ends_s(self, steps: int) -> npt.NDArray[np.float64]:
+        """[steps], when the next passes are done if all they do is decode the rows of the last one, as it did."""
+        assert self._shape is not None and not self._shape.num_chunks
+        times_s = decode_times_s(self._shape, self._costs, steps) / self._speed
+        return np.cumsum(np.concatenate(([self._busy_until_s], times_s)))[1:]
+
+    def repeat(self, batch: ForwardBatch, steps: int, done_s: float) -> SimStep:
+        """Launch so many passes at once, as `repeat_ends_s` foresaw them, the last of which is done then. `batch` is
+        that last one, with the page writes of all."""
+        assert self._shape is not None
+        grown = self._shape.context_tokens + steps * self._shape.num_decode
+        self._shape = msgspec.structs.replace(self._shape, context_tokens=grown)
+        self._table.apply(batch.page_writes)
+        self._busy_until_s = done_s
+        return SimStep(self._clock, done_s, StepResult(self._answers.step(batch), cuda_graph=self._shape.graph))
 
     def close(self) -> None:
         pass

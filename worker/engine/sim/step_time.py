@@ -20,6 +20,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 TOKEN_KNOTS = (0, 64, 128, 256, 512, 2048)
 
@@ -97,8 +99,18 @@ def quantities(shape: StepShape) -> list[float]:
 
 def step_time_s(shape: StepShape, costs: StepCosts) -> float:
     """Seconds on the device."""
-    if shape.single:
-        time_s = costs.single_s + costs.single_context_token_s * shape.context_tokens
-    else:
-        time_s = sum(a * b for a, b in zip(quantities(shape), costs.factors(), strict=True))
+    time_s = _device_s(shape, costs)
     return time_s if shape.graph else max(time_s, costs.eager_floor_s)
+
+
+def decode_times_s(shape: StepShape, costs: StepCosts, steps: int) -> npt.NDArray[np.float64]:
+    """[steps], of the steps after one of decodes alone, if all of these go on: each reads one token more a step."""
+    token_s = costs.single_context_token_s if shape.single else costs.context_token_s
+    times_s = _device_s(shape, costs) + shape.num_decode * token_s * np.arange(1, steps + 1, dtype=np.float64)
+    return times_s if shape.graph else np.maximum(times_s, costs.eager_floor_s)
+
+
+def _device_s(shape: StepShape, costs: StepCosts) -> float:
+    if shape.single:
+        return costs.single_s + costs.single_context_token_s * shape.context_tokens
+    return sum(a * b for a, b in zip(quantities(shape), costs.factors(), strict=True))

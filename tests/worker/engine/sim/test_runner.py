@@ -102,6 +102,28 @@ def test_an_unknown_profile_is_refused(tmp_path: Path) -> None:
         create_runner(WorkerSettings(model_path=str(tmp_path), device="sim", sim_profile="abacus"))
 
 
+def test_passes_launched_at_once_end_when_they_would_one_by_one() -> None:
+    ends_s = []
+    for at_once in (True, False):
+        clock = VirtualClock()
+        settings = WorkerSettings(model_path="none", device="sim")
+        runner = SimRunner(settings, llama_8b(), h200(), np.array([7], np.int32), clock)
+        builder = BatchBuilder(runner.info)
+        batch = builder.batch(DECODES)
+        runner.launch(batch)
+        grown = [msgspec.structs.replace(builder.again(batch), seq_lens=batch.seq_lens + step) for step in range(1, 5)]
+        if at_once:
+            done_s = runner.repeat_ends_s(3)
+            result = runner.repeat(grown[2], 3, float(done_s[-1])).result()
+            assert result.token_ids.tolist() == [7] * 8 and result.cuda_graph
+        else:
+            for one in grown[:3]:
+                runner.launch(one)
+        runner.launch(grown[3]).result()
+        ends_s.append(clock.now_s())
+    assert ends_s[0] == pytest.approx(ends_s[1])
+
+
 def llama_config() -> str:
     from benchmarks.offline import LLAMA_3_8B
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.engine.sim.profile import load_profile
-from worker.engine.sim.step_time import TOKEN_KNOTS, StepShape, step_time_s
+from worker.engine.sim.step_time import TOKEN_KNOTS, StepShape, decode_times_s, step_time_s
 
 COSTS = load_profile("h200-llama3-8b").costs
 
@@ -67,3 +67,12 @@ def test_more_work_never_takes_less_time(quantity: str, more: int) -> None:
     base = shape(num_chunks=1, graph=False, chunk_tokens=10, chunk_pairs=55)
     grown = msgspec.structs.replace(base, **{quantity: getattr(base, quantity) + more})
     assert step_time_s(grown, COSTS) >= step_time_s(base, COSTS) >= COSTS.eager_floor_s
+
+
+@given(st.booleans(), st.sampled_from([1, 2, 8]), st.integers(0, 100_000), st.integers(1, 50))
+def test_decodes_that_go_on_take_the_time_of_their_steps_one_by_one(
+    graph: bool, rows: int, context_tokens: int, steps: int
+) -> None:
+    now = shape(graph=graph, num_decode=rows, decode_rows=rows, context_tokens=context_tokens)
+    later = [msgspec.structs.replace(now, context_tokens=context_tokens + step * rows) for step in range(1, steps + 1)]
+    assert decode_times_s(now, COSTS, steps) == pytest.approx([step_time_s(one, COSTS) for one in later])

@@ -1,0 +1,1 @@
+"""`canopy plan`: how many replicas a load needs, by running the real scheduler and the real router in virtual time."""
