@@ -42,14 +42,28 @@ class BoundedProtocol(HttpToolsProtocol):
     bounds: ClassVar[HttpBounds] = HttpBounds()
     on_refusal: ClassVar[Callable[[str, int], None] | None] = None
 
-    _silent = True  # nothing has come yet
-    _in_request = False  # the parser has seen a request's begin and not its end
-    _in_head = False  # ... and its head is not complete
-    _head_bytes = 0  # of it, in earlier reads
-    _read_bytes = 0  # of this read
-    _body_bytes_read = 0  # of the request that is being read
-    _closing_since_s: float | None = None  # when the sweep first saw that we wait for the client to take the rest
-    _read_since_s: float | None = None  # when the sweep first saw that we wait for the rest of a request
+    # Beside the instance's dictionary, which is a compact one only as long as it has at most thirty names.
+    __slots__ = (
+        "_body_bytes_read",
+        "_closing_since_s",
+        "_head_bytes",
+        "_in_head",
+        "_in_request",
+        "_read_bytes",
+        "_read_since_s",
+        "_silent",
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._silent = True  # nothing has come yet
+        self._in_request = False  # the parser has seen a request's begin and not its end
+        self._in_head = False  # ... and its head is not complete
+        self._head_bytes = 0  # of it, in earlier reads
+        self._read_bytes = 0  # of this read
+        self._body_bytes_read = 0  # of the request that is being read
+        self._closing_since_s: float | None = None  # when the sweep first saw that the client must take the rest
+        self._read_since_s: float | None = None  # when the sweep first saw that we wait for the rest of a request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -7,7 +7,9 @@ Everything else goes uvicorn's way to the ASGI callable. Relies on how uvicorn 0
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
@@ -23,11 +25,15 @@ from gateway.proxy.exchange import Exchange
 from gateway.proxy.forwarder import Forwarder
 from gateway.proxy.http1 import Headers, RequestHead, ResponseHead
 from gateway.proxy.known_heads import KnownHeads
+from gateway.proxy.lean_flow import LeanFlowControl
 from gateway.proxy.outbox import Outbox
 from gateway.routing.extract import BodyFault
 
 _LOG = logging.getLogger("gateway")
 _HOT_PATHS = frozenset(path.encode() for path in GENERATE_PATHS)
+
+
+_NO_PIPELINE: Any = ()  # until uvicorn might append to it; an empty deque takes 0.8 KiB
 
 
 class _NoEvent:
@@ -204,10 +210,19 @@ class HotProtocol(BoundedProtocol):
     keyring: ClassVar[Keyring | None]  # None: clients need no key
     browsers: ClassVar[bool]  # some web pages may call us: their requests go the usual way
 
-    _hot: HotRequest | None = None  # the request that is being read or answered
-    _resting = True  # between two requests, and the parser has seen nothing of the next
-    _first_read = b""  # what the parser was given first after a rest, until it has a head
-    _idle_since_s: float | None = None  # only while no request has begun and uvicorn keeps no timer
+    __slots__ = ("_first_read", "_hot", "_idle_since_s", "_resting")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.pipeline = _NO_PIPELINE
+        self._hot: HotRequest | None = None  # the request that is being read or answered
+        self._resting = True  # between two requests, and the parser has seen nothing of the next
+        self._first_read = b""  # what the parser was given first after a rest, until it has a head
+        self._idle_since_s: float | None = None  # only while no request has begun and uvicorn keeps no timer
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.flow = LeanFlowControl(transport)
 
     # --- parser callbacks -------------------------------------------------------------------------------------------
 
@@ -252,6 +267,8 @@ class HotProtocol(BoundedProtocol):
 
     def _take_the_usual_way(self) -> None:
         """Give uvicorn what its own on_message_begin would have prepared."""
+        if self.pipeline is _NO_PIPELINE:
+            self.pipeline = deque()
         url, headers, expect = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expect
