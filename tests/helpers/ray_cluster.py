@@ -75,7 +75,7 @@ class RayMachine:
         for process in victims:
             process.kill()
         assert_all_end([process.pid for process in victims[1:]], 10)
-        self.process.wait(10)
+        self.end()
 
     def end(self) -> None:
         """End it in order, whatever state it is in."""
