@@ -58,11 +58,12 @@ class Workload(Protocol):
 
 class TraceWorkload:
     """A recording, `speed` times as fast, `rounds` times in a row. Each round has blocks of its own, so that no round
-    finds its prompts cached because an earlier one was the same."""
+    finds its prompts cached because an earlier one was the same. Of requests with the same time, as in recordings that
+    tell it in seconds, the shorter prompt arrives first: its body is complete sooner."""
 
     def __init__(self, trace: Trace, *, speed: float = 1.0, rounds: int = 1) -> None:
-        self._requests = trace.requests
-        self._arrivals_s = [request.arrival_s / speed for request in trace.requests]
+        self._requests = sorted(trace.requests, key=lambda request: (request.arrival_s, request.prompt_tokens))
+        self._arrivals_s = [request.arrival_s / speed for request in self._requests]
         self._block_tokens = trace.block_tokens or 1
         self._num_blocks = max((max(request.blocks, default=-1) for request in trace.requests), default=-1) + 1
         self._rounds = rounds

@@ -56,6 +56,11 @@ def test_any_part_of_a_trace_is_the_same_as_in_the_whole() -> None:
         assert part == [ask for ask in whole if begin_s <= ask.arrival_s < begin_s + 15.0]
 
 
+def test_of_requests_at_the_same_time_the_shorter_one_is_first() -> None:
+    tied = Trace("t", 0.0, (TraceRequest(0.0, 300, 5), TraceRequest(0.0, 100, 5), TraceRequest(3.0, 50, 5)))
+    assert [ask.prompt_tokens for ask in TraceWorkload(tied).asks(0.0, math.inf)] == [100, 300, 50]
+
+
 def test_a_trace_without_blocks_shares_nothing() -> None:
     plain = Trace("t", 0.0, (TraceRequest(0.0, 100, 5), TraceRequest(1.0, 100, 5)))
     one, other = TraceWorkload(plain).asks(0.0, math.inf)
