@@ -53,6 +53,9 @@ from gateway.routing.factory import make_policy
 from gateway.routing.metrics import IndexMetrics
 from gateway.routing.router import Router
 from gateway.tracing import GatewayTracer
+from gateway.tuning.mode import make_tuning
+from gateway.tuning.routes import tuning_routes
+from gateway.tuning.watch import TuningWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class Gateway:
     siblings: Siblings | None
     loop_lag: LoopLag
     console: Hub | None
+    tuning: TuningWatch | None
     traces: OtlpSink | None
 
     @contextlib.asynccontextmanager
@@ -89,6 +93,8 @@ class Gateway:
             works.append(self.siblings.run)
         if self.console is not None:
             works.append(self.console.run)
+        if self.tuning is not None:
+            works.append(self.tuning.run)
         tasks = [asyncio.create_task(work()) for work in works]
         for task in tasks:
             task.add_done_callback(check)
@@ -177,6 +183,8 @@ def build(
         policy_name=settings.policy,
         max_body_bytes=settings.max_body_bytes,
     )
+    tuning, tell_tuning = make_tuning(settings, registry, fetcher, clock, metrics.registry, member, siblings)
+    app.include_router(tuning_routes(tell_tuning))
     traces = trace(settings, forwarder, clock)
     console = None
     if settings.console:
@@ -201,6 +209,7 @@ def build(
         siblings,
         loop_lag,
         console,
+        tuning,
         traces,
     )
 

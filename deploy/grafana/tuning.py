@@ -49,6 +49,25 @@ _LOAD = Row(
         ),
     ],
 )
+_ADVICE = Row(
+    "What the tuning guide says",
+    [
+        Plot(
+            title="Findings",
+            text="By replica and rule (docs/tuning.md): the height is how sure it is. With flags, these should change; "
+            "GET /tuning on the gateway says what was seen and what it means.",
+            queries=[
+                Query(
+                    f"max by (worker, rule, verdict, flags) (canopy_tuning_finding{{{_WHERE}}})",
+                    "{{worker}} rule {{rule}} {{verdict}} {{flags}}",
+                )
+            ],
+            unit="percentunit",
+            most=1,
+            width=24,
+        ),
+    ],
+)
 _STEPS = Row(
     "Are steps as fast as they can be",
     [
@@ -128,5 +147,5 @@ BOARD = Board(
     title="Canopy Tuning",
     text="Green is healthy. What to change outside it is in each plot's description and in docs/operations.md.",
     choices=[Choice("worker", "canopy_num_running_reqs", "worker")],
-    rows=[_LOAD, _STEPS, _CACHE],
+    rows=[_LOAD, _ADVICE, _STEPS, _CACHE],
 )

@@ -13,9 +13,9 @@ from common.errors import UserError
 from common.settings import load
 from common.tuning.judge import judge
 from common.tuning.observation import Facts, Observation
+from common.tuning.report import as_json, as_text
 from deploy.tune.logs import read_log
 from deploy.tune.metrics import watch
-from deploy.tune.report import as_json, as_text
 from deploy.tune.settings import TuneSettings
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from common.errors import UserError
 from common.tuning.observation import Facts, Observation, Phase, Sample, Symptom
+from common.tuning.replica_watch import merged
 from worker.log_lines import DecodeLine, LogLine, PrefillLine, RetractLine, StartupLine, StepFailedLine, parse
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)")
@@ -170,13 +169,3 @@ def facts_of(arguments: dict[str, str]) -> Facts:
         quantization=word("quantization"),
         torch_compile={"True": True, "False": False}.get(arguments.get("enable_torch_compile", "")),
     )
-
-
-def merged(first: Facts, second: Facts) -> Facts:
-    """`second` where it knows, else `first`."""
-    known = {name: value for name in Facts.__dataclass_fields__ if _is_known(value := getattr(second, name))}
-    return replace(first, **known)
-
-
-def _is_known(value: Any) -> bool:
-    return value is not None and value is not False

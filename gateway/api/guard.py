@@ -17,6 +17,7 @@ _ACCESS = {
     "/console/events": Access.KNOWN,
     "/engine_metrics": Access.ADMIN,
     "/prometheus/targets": Access.ADMIN,
+    "/tuning": Access.ADMIN,
     "/flush_cache": Access.ADMIN,
     "/abort_request": Access.ADMIN,
     "/route/explain": Access.ADMIN,

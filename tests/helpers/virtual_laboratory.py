@@ -9,7 +9,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.tuning.observation import Facts, Observation
-from deploy.tune.metrics import ReplicaWatch
+from common.tuning.replica_watch import ReplicaWatch
 from deploy.tune.trials.bounds import BOUNDS, Change, Value, field_of
 from deploy.tune.trials.laboratory import CanaryFailed, Situation, Stretch, Window
 from tests.helpers.sim_bench import SimBench

@@ -63,7 +63,7 @@ def nearest(flag: str, value: Value, now: Value | None) -> Value | None:
     match bound:
         case Words(words):
             return value if value in words else None
-        case Range() if not isinstance(value, str):
+        case Range() if not isinstance(value, str) and not isinstance(now, str):  # a word such as auto stays
             return bound.nearest(value, now)
         case _:
             return None

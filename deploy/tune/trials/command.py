@@ -16,11 +16,11 @@ import msgspec
 from common.clock import MonotonicClock
 from common.errors import UserError
 from common.tuning.observation import Facts
+from common.tuning.replica_watch import series_by_replica
 from deploy.fleet.client import answer_to, connected, controller_of, only_fleet, status_of
 from deploy.fleet.messages import EngineSettings, FleetStatus
 from deploy.local.plan import RunningFleet
 from deploy.local.progress import Progress
-from deploy.tune.metrics import series_by_replica
 from deploy.tune.settings import TuneSettings
 from deploy.tune.trials.decision import Rules
 from deploy.tune.trials.fleet import FIELDS, FleetLaboratory, Readings

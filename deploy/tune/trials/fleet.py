@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +10,11 @@ from typing import Any, Protocol
 
 from common.errors import UserError
 from common.settings import validated
+from common.tuning import finding as rules
 from common.tuning.observation import Facts, Observation
+from common.tuning.replica_watch import ReplicaWatch, Series, merged
 from deploy.fleet.apply import fault_of, missing_of
 from deploy.fleet.messages import FleetStatus, ModelStatus
-from deploy.tune.logs import merged
-from deploy.tune.metrics import ReplicaWatch, Series
 from deploy.tune.trials.bounds import BOUNDS, Change, Value, field_of
 from deploy.tune.trials.laboratory import CanaryFailed, LaboratoryLost, Situation, Window
 from deploy.tune.trials.readings import Restarted, memory_gb, settings_in_effect, stretch_of
@@ -23,6 +24,7 @@ FIELDS = [field_of(flag) for flag in BOUNDS]
 PLACE_S = 180.0  # that a canary may wait for a place on a node
 POLL_S = 1.0
 MIN_SAMPLES = 3  # of a replica in a window
+MIN_JUDGED = 2 * rules.MIN_SAMPLES  # before rules are asked
 _FACTS = frozenset(Facts.__dataclass_fields__)
 
 Readings = Mapping[str, Series]
@@ -86,7 +88,7 @@ class FleetLaboratory:
         names = self._ready(self._status())
         if not names:
             raise LaboratoryLost(f"{self.model} has no ready replica.")
-        samples = self._sampled(self.look_s)
+        samples = self._sampled(self.look_s, least=MIN_JUDGED)
         told = [name for name in names if len(samples[name]) >= MIN_SAMPLES]
         if not told:
             raise LaboratoryLost(f"The gateway shows no metrics of the replicas of {self.model}.")
@@ -155,19 +157,21 @@ class FleetLaboratory:
                 raise CanaryFailed(f"it found no place within {PLACE_S:.0f} s")
             self.time.sleep(POLL_S)
 
-    def _sampled(self, seconds: float) -> dict[str, list[tuple[float, Series]]]:
-        """Of each replica, from now on for `seconds`, both ends included."""
+    def _sampled(self, seconds: float, least: int = MIN_SAMPLES) -> dict[str, list[tuple[float, Series]]]:
+        """Of each replica, from now on for `seconds`, both ends included, and longer if asking takes so long that these
+        would not be `least`."""
         samples: defaultdict[str, list[tuple[float, Series]]] = defaultdict(list)
         end_s = self.time.now_s() + seconds
-        while True:
+        for asked in itertools.count(1):
             if self._version:
                 self._status()
             for name, series in self.read().items():
                 samples[name].append((self.time.now_s(), series))
             left_s = end_s - self.time.now_s()
-            if left_s <= 0:
-                return samples
-            self.time.sleep(min(POLL_S, left_s))
+            if left_s <= 0 and asked >= least:
+                break
+            self.time.sleep(min(POLL_S, max(left_s, 0.0)))
+        return samples
 
     def _status(self) -> FleetStatus:
         """How the fleet is. Raises CanaryFailed if there should be a canary that goes on and is not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from deploy.tune.metrics import RUNS_ON_CPU, Series
+from common.tuning.replica_watch import RUNS_ON_CPU, Series
 from deploy.tune.trials.bounds import Value
 from deploy.tune.trials.laboratory import Stretch
 from worker.config import WorkerSettings

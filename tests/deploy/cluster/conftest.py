@@ -33,6 +33,7 @@ class ClusterFleet:
         self.cluster = cluster
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        self.gateway: dict[str, Any] = {"host": "127.0.0.1", "port": self.port}
         self.model = {
             "name": "tiny",
             "model": str(model),
@@ -44,7 +45,7 @@ class ClusterFleet:
 
     def description(self, **model_parts: Any) -> dict[str, Any]:
         """The fleet file's content, with other values for its model."""
-        return {"models": [{**self.model, **model_parts}], "gateway": {"host": "127.0.0.1", "port": self.port}}
+        return {"models": [{**self.model, **model_parts}], "gateway": dict(self.gateway)}
 
     def apply(self, *flags: str, **model_parts: Any) -> str:
         """Apply the description, and wait for it. Returns what was printed."""

@@ -19,7 +19,7 @@ from tests.helpers.steady_load import SteadyLoad
 pytestmark = [pytest.mark.ray_cluster, pytest.mark.timeout(1200)]
 
 REPLICAS = 2
-BAD = {"device": "sim", "max-running-requests": 2}
+BAD = {"device": "sim", "sim-speed": 0.1, "max-running-requests": 2}  # slow, so that clients are no bottleneck
 APPLY = ("tune", "--apply", "--window", "12", "--trial-window", "5", "--max-trial-windows", "8")
 
 
@@ -28,6 +28,7 @@ def tiny(sim_model: Path) -> Iterator[ClusterFleet]:
     """Two replicas that may run two requests each, on a node with room for more."""
     with ready_fleet(sim_model, REPLICAS) as fleet:
         fleet.model["engine"] = BAD
+        fleet.gateway["policy"] = "least_load"  # a new replica gets requests whose prompts others have cached
         fleet.apply()
         fleet.wait_ready(REPLICAS)
         yield fleet
@@ -35,7 +36,7 @@ def tiny(sim_model: Path) -> Iterator[ClusterFleet]:
 
 def busy(fleet: ClusterFleet) -> SteadyLoad:
     """More clients than the replicas have room for."""
-    return SteadyLoad(fleet.url, "tiny", 200.0, max_tokens=64, at_once=40)
+    return SteadyLoad(fleet.url, "tiny", 200.0, max_tokens=32, at_once=40)
 
 
 def versions(fleet: ClusterFleet) -> list[str]:
@@ -49,7 +50,9 @@ def test_a_change_that_helps_is_rolled_out_and_fails_no_request(tiny: ClusterFle
         wait_until(lambda: load.outcomes["answered"] >= 20, 120, "answers come")
         done = tiny.cluster.canopy(*APPLY, "--experiments", "1", "--journal", str(journal), "--json", timeout_s=900)
         assert done.returncode == 0, done.stderr + done.stdout
-    (entry,) = json.loads(done.stdout)["experiments"]
+    told = json.loads(done.stdout)
+    assert len(told["experiments"]) == 1, told["stopped"]
+    (entry,) = told["experiments"]
     (line,) = [json.loads(line) for line in journal.read_text().splitlines()]
     print(f"\n{done.stderr}\n{dict(load.outcomes)}")
     assert line.pop("time")

@@ -14,7 +14,7 @@ from common.errors import UserError
 from common.tuning.observation import Facts, Phase, Sample, Symptom
 from deploy.tune.command import main
 from deploy.tune.logs import read_log
-from deploy.tune.metrics import ReplicaWatch, series_by_replica
+from common.tuning.replica_watch import ReplicaWatch, series_by_replica
 
 SGLANG = Path(__file__).with_name("sglang.log").read_text()  # written by hand after its formats
 

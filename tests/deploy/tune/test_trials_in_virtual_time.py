@@ -121,11 +121,11 @@ def tuned(workload: str, settings: Settings) -> tuple[Result, Settings]:
 @pytest.mark.parametrize(
     ("workload", "bad"),
     [
-        ("chats", {"schedule_conservativeness": 2.0, "max_running_requests": 16}),
+        ("chats", {"schedule_conservativeness": 2.0, "max_running_requests": 16, "mem_fraction_static": 0.77}),
         ("chats", {"mem_fraction_static": 0.6, "chunked_prefill_size": 512}),
         ("long answers", {"max_running_requests": 24, "cuda_graph_max_bs": 8, "mem_fraction_static": 0.62}),
         ("long answers", {"schedule_conservativeness": 1.6, "mem_fraction_static": 0.6, "cuda_graph_max_bs": 16}),
-        ("shared prefixes", {"max_running_requests": 12}),
+        ("shared prefixes", {"max_running_requests": 12, "mem_fraction_static": 0.77}),
         (
             "shared prefixes",
             {"schedule_conservativeness": 2.0, "mem_fraction_static": 0.65, "chunked_prefill_size": 1024},

@@ -68,6 +68,7 @@ async def test_a_body_without_key_is_not_kept(fast_path: bool) -> None:
         ("POST", "/flush_cache", "administrators"),
         ("POST", "/abort_request", "administrators"),
         ("POST", "/route/explain", "administrators"),
+        ("GET", "/tuning", "administrators"),
     ],
 )
 async def test_what_is_open_to_whom(method: str, path: str, open_to: str) -> None:

@@ -29,6 +29,11 @@ def as_text(judged: Judged) -> str:
 
 def as_json(judged: Judged) -> str:
     """Everything that the text says, and the numbers behind it."""
+    return json.dumps(as_object(judged), indent=2)
+
+
+def as_object(judged: Judged) -> dict[str, Any]:
+    """The same as an object that JSON can hold."""
     replicas = [
         {
             "replica": seen.replica,
@@ -43,7 +48,7 @@ def as_json(judged: Judged) -> str:
         }
         for seen, findings in judged
     ]
-    return json.dumps({"replicas": replicas, "flags": _flags(judged)}, indent=2)
+    return {"replicas": replicas, "flags": _flags(judged)}
 
 
 def _block(seen: Observation, findings: Sequence[Finding]) -> str:

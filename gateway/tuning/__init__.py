@@ -1,0 +1,1 @@
+"""GET /tuning: what the tuning guide says to each replica, from its metrics over a sliding window."""
