@@ -7,13 +7,13 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 from common.tuning.observation import Facts, Observation, Sample
 
 _GIB = 2**30
 _PREFIXES = ("sglang:", "canopy_")  # where both tell a name, the latter counts
 _ONE = "the worker"
+_UNKNOWN = Facts()
 _LINE = re.compile(r"^(sglang:|canopy_)([a-zA-Z0-9_]+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 _WORKER = re.compile(r'(?:^|,)worker="((?:[^"\\]|\\.)*)"')
 _READ = frozenset(
@@ -36,6 +36,7 @@ _READ = frozenset(
         "prompt_tokens_total",
         "sampled_tokens_total",
         "schedule_conservativeness",
+        "schedule_conservativeness_auto",
         "scheduler_steps_total",
         "startup_available_memory_bytes",
         "time_to_first_token_seconds_count",
@@ -127,7 +128,8 @@ class ReplicaWatch:
 
 def merged(first: Facts, second: Facts) -> Facts:
     """`second` where it knows, else `first`."""
-    known = {name: value for name, value in asdict(second).items() if value != getattr(_UNKNOWN, name)}
+    names = Facts.__dataclass_fields__
+    known = {name: value for name in names if (value := getattr(second, name)) != getattr(_UNKNOWN, name)}
     return replace(first, **known)
 
 
