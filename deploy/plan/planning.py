@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
+from common.errors import UserError
 from deploy.plan.fleet import FleetSpec
 from deploy.plan.measured import Measured
 from deploy.plan.search import first_guess, next_sizes
@@ -51,11 +54,17 @@ class Question:
 def answer(
     question: Question, variants: Sequence[Variant], *, jobs: int, tried: Callable[[Row], None] = lambda row: None
 ) -> list[Row]:
-    """All fleets that were tried, by variant and size. `tried` hears of each as soon as it is known."""
+    """All fleets that were tried, by variant and size. `tried` hears of each as soon as it is known. Raises UserError
+    for settings that no replica can run with, and if memory runs out."""
     if jobs == 1:
         return _answer(question, variants, lambda trials: list(map(run_trial, trials)), 1, tried)
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return _answer(question, variants, lambda trials: list(pool.map(run_trial, trials)), jobs, tried)
+    context = multiprocessing.get_context("spawn")
+    # Ctrl-C ends the processes of trials without a word of theirs.
+    with ProcessPoolExecutor(jobs, context, signal.signal, (signal.SIGINT, signal.SIG_DFL)) as pool:
+        try:
+            return _answer(question, variants, lambda trials: list(pool.map(run_trial, trials)), jobs, tried)
+        except BrokenProcessPool:
+            raise UserError("A trial's process was killed, perhaps for its memory; give fewer --jobs.") from None
 
 
 def _answer(

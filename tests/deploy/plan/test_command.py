@@ -9,7 +9,7 @@ import pytest
 
 from deploy.cli import main
 
-LOAD = ["plan", "--rate", "2", "--hours", "0.005", "--prompt-tokens", "100", "--output-tokens", "4", "--jobs", "1"]
+LOAD = ["plan", "--rate", "2", "--hours", "0.002", "--prompt-tokens", "100", "--output-tokens", "4", "--jobs", "1"]
 
 
 def faults(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -46,7 +46,6 @@ def test_a_trace_and_a_description_are_too_much(tmp_path: Path, capsys: pytest.C
     assert "--rate describes a load" in faults(capsys, str(trace), "--rate", "1", "--replicas", "1")
 
 
-@pytest.mark.slow
 def test_the_answer_is_printed_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plot = tmp_path / "plan.svg"
     assert main([*LOAD, "--slo", "ttft_p90=1s", "tpot_p50=1s", "--replicas", "1-4", "--plot", str(plot)]) == 0
