@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from benchmarks.serve.load import Tally
 from common.clock import Clock
@@ -26,10 +26,9 @@ async def shown(tally: Tally, title: str, clock: Clock, *, disable: bool) -> Asy
         return
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
         TextColumn("{task.fields[state]}"),
-        TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, refresh_per_second=1 / _EVERY_S) as progress:

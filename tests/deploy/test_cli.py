@@ -99,7 +99,7 @@ def test_the_offline_benchmark_measures_the_simulated_engine(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (("speed",), "canopy: canopy bench has no program 'speed'; it has offline, kernels, serve, router."),
+        (("speed",), "canopy: canopy bench has no program 'speed'; it has offline, kernels, serve, report, router."),
         (("offline", "--workload", "lots"), "canopy: --workload: invalid choice: 'lots'"),
         (("offline", "--schedule-policy", "best"), "canopy: --schedule-policy must be "),
         (("offline", "--workload", "single", "--model-path", "/no/model"), "canopy: "),

@@ -92,7 +92,10 @@ def test_notes_tell_what_makes_figures_wrong() -> None:
     assert notes(run_of(good), paced=True, max_concurrency=4) == []
     (busy,) = notes(run_of(good, cost=OwnCost(0.95, 1.0, 0.001)), paced=False, max_concurrency=None)
     assert busy.startswith("The client was a bottleneck: it used 95% of a core")
-    assert "60.0 ms late" in notes(run_of(good, cost=OwnCost(0.1, 1.0, 0.06)), paced=False, max_concurrency=None)[0]
+    assert (
+        "waiting for a core: it used 10% of one, but woke up 60.0 ms late"
+        in notes(run_of(good, cost=OwnCost(0.1, 1.0, 0.06)), paced=False, max_concurrency=None)[0]
+    )
     held = run_of(good, outcome(0.0, 0.5, [0.1], delay_s=3.0))
     (waited,) = notes(held, paced=True, max_concurrency=4)
     assert waited.startswith("50% of the requests waited for room within --max-concurrency 4")
