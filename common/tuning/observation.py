@@ -61,7 +61,8 @@ class Sample:
 class Facts:
     """What is known of settings, model and machine. None: not known, and rules that need it say so."""
 
-    schedule_conservativeness: float | None = None
+    schedule_conservativeness: float | None = None  # in force
+    conservativeness_auto: bool = False  # it is learned
     schedule_policy: str | None = None
     mem_fraction_static: float | None = None
     chunked_prefill_size: int | None = None  # tokens; -1 if chunks are off
