@@ -51,7 +51,8 @@ def _panel(panel: Any, question: Question, rows: Sequence[Row], index: int) -> N
             (chosen.replicas, 0.04),
             xycoords=("data", "axes fraction"),
             textcoords="offset points",
-            xytext=(8, 0),
+            xytext=(-8, 0),
+            ha="right",
             color="tab:green",
         )
     panel.grid(alpha=0.3)

@@ -56,7 +56,7 @@ class PlanSettings(Settings):
         category=_ANSWER,
     )
     sample_requests: int = option(
-        24_000, "of a longer load run slices with so many requests in all; 0 = run everything", category=_ANSWER, ge=0
+        16_000, "of a longer load run slices with so many requests in all; 0 = run everything", category=_ANSWER, ge=0
     )
     jobs: int | None = option(None, "processes; without it one for each CPU", category=_ANSWER, ge=1)
     seed: int = option(1, "of everything that is drawn", category=_ANSWER, ge=0)
