@@ -11,9 +11,11 @@ MODEL ?= demo
 REPLICAS ?= 2
 PORT ?= 8000
 ARGS ?=
+GSM8K ?=
+BODIES ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint wheel cluster-tools test test-long test-gpu test-cluster test-observe test-clients bench-router test-chaos tools browser observe serve status docs clean
+.PHONY: help setup fmt lint wheel cluster-tools test test-long test-gpu test-cluster test-observe test-clients fuzz bench-router test-chaos tools browser observe serve status docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,11 +73,15 @@ tools: ## Fetch Prometheus and promtool from Debian into .cache/tools: no root, 
 observe: $(STAMP) ## Prometheus and Grafana for the gateway on PORT, until Ctrl-C
 	@$(BIN)/python -m deploy.observe --gateway 127.0.0.1:$(PORT) $(ARGS)
 
-# litellm pins packages that others pin otherwise; what it needs for an OpenAI endpoint is in the extra.
-test-clients: $(STAMP) ## The API through real clients, and fuzzing
-	@$(BIN)/python -c "import anthropic, langchain_openai, litellm, schemathesis" 2>/dev/null \
-	  || { $(PIP) -c constraints.txt -e '.[clients]' && $(PIP) --no-deps $$(grep '^litellm==' constraints.txt); }
-	@$(BIN)/pytest -m clients --numprocesses 0
+# litellm and lm_eval want packages in versions that others do not; what they need here is in the extra.
+test-clients: $(STAMP) ## The API through real clients, and fuzzing; GSM8K=FILE: lm-evaluation-harness too
+	@$(BIN)/python -c "import anthropic, datasets, langchain_openai, litellm, lm_eval, sacrebleu, schemathesis" 2>/dev/null \
+	  || { $(PIP) -c constraints.txt -e '.[clients]' \
+	       && $(PIP) --no-deps $$(grep -E '^(litellm|lm_eval)==' constraints.txt); }
+	@GSM8K=$(GSM8K) $(BIN)/pytest -m clients --numprocesses 0
+
+fuzz: $(STAMP) ## BODIES nearly right bodies for each endpoint, 10000 if not told
+	@BODIES=$(BODIES) $(BIN)/pytest tests/clients/test_fuzz_gateway.py --numprocesses 0 --capture no -q
 
 bench-router: $(STAMP) ## Routing beside sglang-router and smg (installs them under .cache): about 10 minutes
 	@$(BIN)/canopy bench router --install --data-path $(ARGS)

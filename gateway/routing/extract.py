@@ -19,7 +19,7 @@ _SALTS = ("cache_salt", "extra_key", "lora_path")
 _FIELD, _RECORD = b"\x1f", b"\x1e"
 _PART_MARK = b"\x1d"  # before a part of a message that is not text
 _MAX_PART_BYTES = 1024
-_TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
+_TEXT_PARTS = ("text", "input_text", "output_text")  # no set: a part's type may be anything
 
 
 class BodyFault(ValueError):

@@ -77,6 +77,7 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "/tokenize": {"prompt": "hi", "add_special_tokens": True},
     "/detokenize": {"tokens": [5, 6], "skip_special_tokens": False},
+    "/abort_request": {"rid": "no such request", "abort_all": False},
 }
 _ODD: list[Any] = [
     *(None, True, False, 0, -1, 1, 5, 2**31, -(2**63), 10**30, 0.5, float("nan"), float("-inf")),
@@ -137,12 +138,22 @@ _INTERNAL = (
 )
 
 
+_SERVER_FAULTS = ("server_error", "api_error")
+
+
 def judge(status: int, text: str) -> str | None:
-    """What is wrong with an answer; None: nothing. An error says one sentence and nothing of our inside."""
+    """What is wrong with an answer; None: nothing. An error, also one that ends a stream, says one sentence and nothing
+    of our inside, and is not the server's."""
     if not (status == 200 or 400 <= status < 500):
         return f"status {status}: {text[:300]}"
-    if status == 200:
-        return None
-    message = json.loads(text)["error"]["message"]
-    shown = next((word for word in _INTERNAL if word in message), None)
-    return f"the message tells {shown!r}: {message[:300]}" if shown else None
+    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    for told in events if status == 200 else [json.loads(text)]:
+        error = told if told.get("type") == "error" and "code" in told else told.get("response", told).get("error")
+        if error is None:
+            continue
+        if error.get("type") in _SERVER_FAULTS or str(error.get("code")).startswith("5"):
+            return f"a stream ends with {error}"
+        shown = next((word for word in _INTERNAL if word in error["message"]), None)
+        if shown is not None:
+            return f"the message tells {shown!r}: {error['message'][:300]}"
+    return None

@@ -83,6 +83,7 @@ def test_content_parts() -> None:
     assert chat(text) == route(messages=[{"role": "user", "content": "look"}]).text
     assert chat(text, image_a) != chat(text, image_b)
     assert chat(text, image_a).startswith(chat(text).rstrip(b"\x1e"))
+    assert chat({"type": [], "text": "look"}) != chat({"type": {}, "text": "look"}) != chat(text)
 
 
 def test_what_keeps_caches_apart_keeps_texts_apart() -> None:
