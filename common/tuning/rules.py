@@ -6,6 +6,7 @@ A rule that has nothing to say returns None. Thresholds are the guide's; "often"
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
 
 from common.tuning.finding import MIN_SAMPLES, OFTEN, Finding, Verdict, rate_confidence, share_confidence
 from common.tuning.observation import Observation, Phase
@@ -24,6 +25,7 @@ FRACTIONS = (0.8, 0.7)
 GRAPH_SIZES = (512, 768)  # requests
 FEWER_ROWS = 0.75
 SHARED_PREFIXES = 0.3  # hit rate
+_AUTOMATIC = "Conservativeness is learned (auto), and follows what it sees by itself."
 
 
 def queue_often_empty(seen: Observation) -> Finding | None:
@@ -80,6 +82,8 @@ def too_conservative(seen: Observation) -> Finding | None:
         means = f"All {cap} requests that may run did: more need a higher --max-running-requests, if memory allows."
         flags = {"max-running-requests": str(cap + cap // 2)}
         return Finding(5, Verdict.CHANGE, text, means, flags, confidence)
+    if seen.facts.conservativeness_auto:
+        return Finding(5, Verdict.NOTE, text, _AUTOMATIC, confidence=confidence)
     now = seen.facts.schedule_conservativeness
     if now is not None and now <= LOWER_CONSERVATIVENESS:
         return Finding(5, Verdict.NOTE, text, "Conservativeness is low already.", confidence=confidence)
@@ -96,6 +100,8 @@ def too_bold(seen: Observation) -> Finding | None:
         return None
     text = f"{rate:.1f} retractions a minute at token usage {seen.usage:.2f}"
     confidence = rate_confidence(seen.retractions, minutes, RETRACTIONS_PER_MINUTE)
+    if seen.facts.conservativeness_auto:
+        return Finding(6, Verdict.NOTE, text, _AUTOMATIC, confidence=confidence)
     now = seen.facts.schedule_conservativeness
     if now is not None and now >= HIGHER_CONSERVATIVENESS:
         return Finding(6, Verdict.NOTE, text, "Conservativeness is high already.", confidence=confidence)
@@ -152,16 +158,18 @@ def graphs_missed(seen: Observation) -> Finding | None:
     """14: batches larger than the largest captured graph."""
     limit = seen.facts.cuda_graph_max_bs
     decodes = [sample for sample in seen.samples if sample.cuda_graph is not None]
-    missed = [sample for sample in decodes if sample.cuda_graph is False]
+    missed = [sample.running for sample in decodes if sample.cuda_graph is False]
     if len(decodes) < MIN_SAMPLES or len(missed) <= OFTEN * len(decodes):
         return None
-    smallest = min(sample.running for sample in missed)
-    text = f"{len(missed)} of {len(decodes)} decode samples without a CUDA graph, at {smallest} running and more"
+    text = f"{len(missed)} of {len(decodes)} decode samples without a CUDA graph, at {median(missed):.0f} running"
     if limit is None:
         return Finding(14, Verdict.UNKNOWN, text, "The largest captured batch is not known; give --facts.")
-    larger = next((size for size in GRAPH_SIZES if size > limit), None)
-    if smallest <= limit or larger is None:
+    # Batches of any size have none while prompts share their step.
+    if sum(running > limit for running in missed) <= OFTEN * len(decodes):
         return Finding(14, Verdict.NOTE, text, f"Not for their size: graphs go up to {limit}.")
+    larger = next((size for size in GRAPH_SIZES if size > limit), None)
+    if larger is None:
+        return Finding(14, Verdict.NOTE, text, f"Graphs go up to {limit} already.")
     flags = {"cuda-graph-max-bs": str(larger)} | _room_for_graphs(seen)
     means = "Graphs for larger batches, and a little less KV to make room for them."
     return Finding(14, Verdict.CHANGE, text, means, flags, share_confidence(len(missed) / len(decodes), len(decodes)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -12,7 +13,16 @@ import msgspec
 from common.errors import UserError
 from common.tuning.observation import Facts, Observation, Phase, Sample, Symptom
 from common.tuning.replica_watch import merged
-from worker.log_lines import DecodeLine, LogLine, PrefillLine, RetractLine, StartupLine, StepFailedLine, parse
+from worker.log_lines import (
+    ConservativenessLine,
+    DecodeLine,
+    LogLine,
+    PrefillLine,
+    RetractLine,
+    StartupLine,
+    StepFailedLine,
+    parse,
+)
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)")
 _MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError", re.IGNORECASE)
@@ -47,6 +57,7 @@ class LogReader:
         self._last_s: float | None = None
         self._phase = Phase.UNKNOWN
         self._known = 0
+        self._automatic = False
 
     def take(self, line: str) -> None:
         """One line, whatever it says."""
@@ -81,7 +92,7 @@ class LogReader:
             out_of_memory=self._memory,
             symptoms=frozenset(self._symptoms),
             startup=self._startup,
-            facts=merged(facts_of(self._arguments), facts),
+            facts=merged(replace(facts_of(self._arguments), conservativeness_auto=self._automatic), facts),
         )
 
     def _on_time(self, time: float | None) -> None:
@@ -104,6 +115,8 @@ class LogReader:
                 self._memory.append(Phase.PREFILL if line.new_tokens else Phase.DECODE)
             case StartupLine():
                 self._startup = line
+            case ConservativenessLine():
+                self._automatic = True
             case _:
                 pass
 

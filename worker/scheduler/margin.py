@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-RETRACTION_INTERVAL_S = 150.0
+RETRACTION_INTERVAL_S = 300.0
 PAUSE_S = 5.0
-START, STEP, MOST = 2.5, 0.5, 8.0
+START, STEP, MOST = 3.0, 1.0, 8.0
 _LONGEST_GAP_S = 1.0
 
 

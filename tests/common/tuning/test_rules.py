@@ -38,7 +38,9 @@ CASES: list[tuple[int, Verdict, Observation, Observation]] = [
     (5, Verdict.CHANGE, window(HELD), window(BUSY)),
     (5, Verdict.CHANGE, window(HELD), window((20, 0, 0.5))),
     (5, Verdict.NOTE, window(HELD, facts=Facts(schedule_conservativeness=0.3)), window(HELD)),
+    (5, Verdict.NOTE, window(HELD, facts=Facts(conservativeness_auto=True)), window(HELD)),
     (6, Verdict.CHANGE, window(BUSY, retractions=20), window(BUSY, retractions=4)),
+    (6, Verdict.NOTE, window(BUSY, retractions=20, facts=Facts(conservativeness_auto=True)), window(BUSY)),
     (6, Verdict.CHANGE, window(BUSY, retractions=20), window(HELD, retractions=20)),
     (6, Verdict.NOTE, window(BUSY, retractions=20, facts=Facts(schedule_conservativeness=1.3)), window(BUSY)),
     (7, Verdict.HEALTHY, window(BUSY, retractions=4), window(BUSY, retractions=20)),
@@ -60,6 +62,13 @@ CASES: list[tuple[int, Verdict, Observation, Observation]] = [
         window((300, 300, 0.95), graph=False, facts=Facts(cuda_graph_max_bs=256)),
         window((300, 300, 0.95), graph=True, facts=Facts(cuda_graph_max_bs=256)),
     ),
+    (
+        14,  # a few small batches went without, too: their step had prompts
+        Verdict.CHANGE,
+        window((300, 300, 0.95), (300, 300, 0.95), (20, 300, 0.95), graph=False, facts=Facts(cuda_graph_max_bs=256)),
+        window((300, 300, 0.95), (20, 300, 0.95), (20, 300, 0.95), graph=False, facts=Facts(cuda_graph_max_bs=256)),
+    ),
+    (14, Verdict.NOTE, window((900, 9, 0.95), graph=False, facts=Facts(cuda_graph_max_bs=768)), window(BUSY)),
     (14, Verdict.UNKNOWN, window((300, 300, 0.95), graph=False), window((300, 300, 0.95))),
     (14, Verdict.NOTE, window((30, 9, 0.95), graph=False, facts=Facts(cuda_graph_max_bs=256)), window(BUSY)),
     (

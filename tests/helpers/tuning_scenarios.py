@@ -1,0 +1,315 @@
+"""Random scenarios for the tuner: worker settings, load and faults, what a real scheduler logs under them in virtual
+time, and which findings are right, told by the scenario and by the state after every step, not by the rules."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+import msgspec
+import numpy as np
+
+from common.tuning.observation import Facts, Observation
+from deploy.tune.logs import LogReader
+from tests.helpers.sim_bench import SimBench, h200, random_prompt
+from worker.engine.batch import ForwardBatch, PendingStep, StepFailed
+
+GIB = 2**30
+_BEGIN = datetime(2026, 1, 5, 10)
+NEVER, SURELY = 0.4, 0.6  # shares of the time that are clearly seldom and often
+
+Judged = dict[int, bool]
+"""Rule -> whether it must have found something to change or to praise. A rule near its threshold is not in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What is drawn. `waiting`: requests kept in the queue; 0: `in_flight` are kept running, none waits."""
+
+    seed: int
+    pool_tokens: int
+    max_running: int | None
+    conservativeness: float
+    policy: str
+    graph_max_bs: int
+    chunk: int
+    free_gb: float
+    speed: float
+    steps: int
+    waiting: int
+    in_flight: int
+    prompt: int
+    limit: int
+    exact: bool  # answers use their limit
+    shared: float  # of each prompt
+    prefill_faults: int
+    decode_faults: int
+    texts: frozenset[int]  # rules whose error text is in the log
+    facts: Facts
+
+
+def drawn(seed: int) -> Scenario:
+    """A scenario."""
+    rng = random.Random(seed)
+    load = rng.choice(["trickle", "trickle", "queue", "queue", "queue", "queue", "queue", "flood"])
+    exact = rng.random() < 0.4
+    limit = rng.choice([60, 100, 160]) if exact else rng.choice([128, 256, 512])
+    faults = rng.random()
+    weights, gpu, tp = rng.choice([1.5, 3.0, 8.0, 16.0, 60.0]), rng.choice([24.0, 80.0, 141.0]), rng.choice([1, 2, 8])
+    canopy = rng.random() < 0.4
+    return Scenario(
+        seed=seed,
+        pool_tokens=rng.choice([3000, 5000, 8000, 16_000]),
+        max_running=rng.choice([None, None, None, 8, 24]),
+        conservativeness=rng.choice([0.0, 0.1, 0.3, 0.6, 1.0, 1.0, 1.3]),
+        policy=rng.choice(["fcfs", "fcfs", "lpm"]),
+        graph_max_bs=rng.choice([4, 8, 16, 256]),
+        chunk=rng.choice([512, 2048, 4096, 8192]),
+        free_gb=rng.choice([2.0, 4.0, 5.5, 6.5, 7.5, 8.5, 9.5, 12.0, 30.0]),
+        speed=rng.choice([0.02, 0.1, 0.5]),
+        steps=rng.randrange(250, 450),
+        waiting={"trickle": 0, "queue": rng.choice([3, 20, 60, 130, 300]), "flood": 2300}[load],
+        in_flight=rng.choice([2, 6, 12]),
+        prompt=8 if load == "flood" else rng.choice([32, 64, 128]),
+        limit=limit,
+        exact=exact,
+        shared=0.0 if load == "flood" else rng.choice([0.0, 0.0, 0.75]),
+        prefill_faults=rng.randrange(1, 4) if faults < 0.15 else 0,
+        decode_faults=rng.randrange(1, 4) if 0.15 <= faults < 0.3 else 0,
+        texts=frozenset(rule for rule in (20, 21, 22) if rng.random() < 0.15),
+        facts=Facts(
+            tp_size=tp,
+            nnodes=rng.choice([1, 2]),
+            weights_gb=weights,
+            gpu_gb=gpu,
+            quantization=rng.choice([None, None, "fp8"]),
+            architectures=[rng.choice(["LlamaForCausalLM", "Qwen3MoeForCausalLM", "DeepseekV3ForCausalLM"])],
+            torch_compile=rng.choice([True, False]),
+            is_canopy=canopy,
+        ),
+    )
+
+
+class FaultyRunner:
+    """Seen by the scheduler in the runner's place: some steps find no memory."""
+
+    def __init__(self, bench: SimBench, scenario: Scenario) -> None:
+        self._inner = bench.scheduler._runner
+        self._prefills, self._decodes = scenario.prefill_faults, scenario.decode_faults
+        self._launches = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def launch(self, batch: ForwardBatch) -> PendingStep:
+        """Every 23rd step may fail, if it is of a kind that shall."""
+        self._launches += 1
+        if self._launches % 23 == 0 or self._launches > 150:
+            if self._prefills and len(batch.prefill_ids):
+                self._prefills -= 1
+                raise StepFailed("The GPU has no memory left for this pass.", advice="Lower --chunked-prefill-size.")
+            if self._decodes and not len(batch.prefill_ids):
+                self._decodes -= 1
+                raise StepFailed("The GPU has no memory left for this pass.", advice="Lower --max-running-requests.")
+        return self._inner.launch(batch)
+
+    @property
+    def left(self) -> int:
+        """Faults that found no step."""
+        return self._prefills + self._decodes
+
+
+@dataclass
+class Truth:
+    """The state after each step, and what was done."""
+
+    seconds: float = 0.0
+    waiting: list[int] = field(default_factory=list)
+    running: list[int] = field(default_factory=list)
+    usage: list[float] = field(default_factory=list)
+    retractions: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    faults_left: int = 0
+
+
+_TEXTS = {
+    20: "RuntimeError: peer access is not supported between these two devices",
+    21: "Health check failed. Server couldn't get a response from detokenizer for last 20 seconds.",
+    22: "OSError: [Errno 28] No space left on device: '/dev/shm/nccl-x'",
+}
+
+
+def played(scenario: Scenario) -> tuple[Observation, Truth]:
+    """The scenario through the scheduler: what `canopy tune` reads of its log, and what was so."""
+    reader, truth = LogReader("r"), Truth()
+    with _log(reader.take) as stamp:
+        bench = _bench(scenario)
+        stamp(bench.clock.now_s)
+        faulty = FaultyRunner(bench, scenario)
+        bench.scheduler._runner = faulty  # type: ignore[assignment]
+        submit = _client(scenario, bench)
+        for rule in sorted(scenario.texts):
+            reader.take(f"[2026-01-05 10:00:00] {_TEXTS[rule]}")
+        _run(scenario, bench, submit, truth)
+    truth.seconds, truth.faults_left = bench.clock.now_s(), faulty.left
+    truth.prompt_tokens, truth.cached_tokens = bench.load.prompt_tokens_total, bench.load.cached_tokens_total
+    facts = replace(
+        scenario.facts,
+        schedule_conservativeness=scenario.conservativeness,
+        schedule_policy=scenario.policy,
+        cuda_graph_max_bs=scenario.graph_max_bs,
+        mem_fraction_static=0.9,
+    )
+    return reader.observation(facts), truth
+
+
+def _bench(scenario: Scenario) -> SimBench:
+    profile = h200(answer_tokens=(15, 50))
+    memory = profile.memory
+    pool_bytes = scenario.pool_tokens // 16 * 16 * memory.kv_bytes_per_token
+    free = memory.weight_bytes + memory.workspace_bytes + pool_bytes + int(scenario.free_gb * GIB)
+    profile = msgspec.structs.replace(profile, memory=msgspec.structs.replace(memory, free_bytes=free))
+    return SimBench(
+        profile,
+        mem_fraction_static=0.99,
+        max_total_tokens=scenario.pool_tokens,
+        max_running_requests=scenario.max_running,
+        schedule_conservativeness=scenario.conservativeness,
+        schedule_policy=scenario.policy,
+        cuda_graph_max_bs=scenario.graph_max_bs,
+        chunked_prefill_size=scenario.chunk,
+        sim_speed=scenario.speed,
+        decode_log_interval=5,
+    )
+
+
+def _client(scenario: Scenario, bench: SimBench) -> Callable[[], None]:
+    heads = [random_prompt(group, int(scenario.prompt * scenario.shared)) for group in range(3)]
+
+    def submit() -> None:
+        number = len(bench.served)
+        own = random_prompt(scenario.seed * 100_000 + number, scenario.prompt - len(heads[0]))
+        bench.submit(heads[number % 3] + own, scenario.limit, ignore_eos=scenario.exact)
+
+    return submit
+
+
+def _run(scenario: Scenario, bench: SimBench, submit: Callable[[], None], truth: Truth) -> None:
+    for _ in range(scenario.steps):
+        load = bench.load
+        if scenario.waiting:
+            missing = scenario.waiting - load.num_waiting_reqs
+        else:
+            missing = scenario.in_flight - load.num_running_reqs - load.num_waiting_reqs
+        for _ in range(missing):
+            submit()
+        before = load.retracted_requests_total
+        bench.step()
+        moment = bench.moments[-1]
+        truth.waiting.append(moment.waiting)
+        truth.running.append(moment.running)
+        truth.usage.append(moment.usage)
+        truth.retractions += bench.load.retracted_requests_total > before
+
+
+@contextmanager
+def _log(take: Callable[[str], None]) -> Iterator[Callable[[Callable[[], float]], None]]:
+    """The scheduler's log lines go to `take`, with the time of the clock that is given to what this yields."""
+    now: list[Callable[[], float]] = [lambda: 0.0]
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            at = _BEGIN + timedelta(seconds=now[0]())
+            take(f"[{at:%Y-%m-%d %H:%M:%S}] {record.getMessage()}")
+
+    logger, handler = logging.getLogger("worker.scheduler"), Handler()
+    level, propagates = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield lambda clock: now.__setitem__(0, clock)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagates
+
+
+def expected(scenario: Scenario, truth: Truth) -> Judged:
+    """What must be found, and what must not."""
+    return _load(scenario, truth) | _retractions(truth) | _memory(scenario, truth) | _machine(scenario, truth)
+
+
+def _often(shares: Sequence[bool]) -> bool | None:
+    share = float(np.mean(shares))
+    return True if share >= SURELY else False if share <= NEVER else None
+
+
+def _known(**found: bool | None) -> Judged:
+    return {int(name[1:]): value for name, value in found.items() if value is not None}
+
+
+def _load(scenario: Scenario, truth: Truth) -> Judged:
+    waiting, usage = np.array(truth.waiting), np.array(truth.usage)
+    low, high = np.quantile(waiting, (0.35, 0.65))
+    some_wait = None if (low == 0) != (high == 0) else bool(low > 0)
+    few = None if (low <= 2000) != (high <= 2000) else bool(high <= 2000)
+    held = _often((waiting > 0) & (usage < 0.9))
+    hits = truth.cached_tokens / truth.prompt_tokens
+    shared = None if 0.22 < hits < 0.38 else hits >= 0.38
+    decoding = np.array(truth.running) > scenario.graph_max_bs
+    return _known(
+        r1=_often(waiting == 0),
+        r2=None if some_wait is None or few is None else some_wait and few,
+        r3=_often(waiting > 2000),
+        r4=_often(usage > 0.9) if abs(float(np.median(usage)) - 0.9) > 0.01 else None,
+        r5=held if abs(float(np.median(usage)) - 0.9) > 0.01 else None,
+        r14=_often(decoding),
+        r19=None if shared is None or _often(waiting > 0) is None else shared and bool(_often(waiting > 0)),
+    )
+
+
+def _retractions(truth: Truth) -> Judged:
+    rate = truth.retractions / (truth.seconds / 60)
+    full = _often(np.array(truth.usage) > 0.9)
+    near = 0.8 < rate < 1.25 or truth.seconds < 20
+    return _known(
+        r6=None if near else False if rate < 1 else full,
+        r7=None if near else 0 < rate < 1,
+    )
+
+
+def _memory(scenario: Scenario, truth: Truth) -> Judged:
+    free = scenario.free_gb
+    failed = not truth.faults_left
+    chunks_help = scenario.chunk > 2048
+    return _known(
+        r8=5 <= free <= 8,
+        r9=free > 8,
+        r10=free < 5,
+        r11=(bool(scenario.prefill_faults) and chunks_help) if failed else None,
+        r12=bool(scenario.decode_faults) if failed else None,
+        r13=(bool(scenario.prefill_faults) and not chunks_help) if failed else None,
+    )
+
+
+def _machine(scenario: Scenario, truth: Truth) -> Judged:
+    facts = scenario.facts
+    weights, gpu, tp, canopy = facts.weights_gb or 0.0, facts.gpu_gb or 0.0, facts.tp_size or 1, facts.is_canopy
+    few_run = _often(np.array(truth.running) <= 8)
+    small = None if few_run is None else weights <= 4 and few_run and facts.torch_compile is False and not canopy
+    experts = (facts.architectures or [""])[0] != "LlamaForCausalLM"
+    return _known(
+        r15=tp > 1 and weights * tp * 1.5 <= gpu,
+        r16=small,
+        r17=facts.quantization is None and weights > 0.6 * gpu,
+        r18=experts and tp > 1 and not canopy,
+        r20=20 in scenario.texts,
+        r21=21 in scenario.texts,
+        r22=22 in scenario.texts,
+    )
