@@ -15,7 +15,7 @@ GSM8K ?=
 BODIES ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint wheel cluster-tools test test-long test-gpu test-cluster test-observe test-clients fuzz bench-router test-chaos tools browser observe serve status docs clean
+.PHONY: help setup fmt lint wheel cluster-tools test test-long test-gpu test-cluster test-observe test-clients fuzz bench-router test-chaos tools allocator browser observe serve status docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ test-observe: $(STAMP) ## Metrics, dashboards and console against a real Prometh
 browser: ## Install Debian's Chromium for the console's tests (needs root)
 	@command -v chromium >/dev/null || apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null
 	@command -v chromium
+
+allocator: ## Install Debian's jemalloc, which gateways use where it is there (needs root)
+	@apt-get -qq install -y --no-install-recommends libjemalloc2 >/dev/null
 
 tools: ## Fetch Prometheus and promtool from Debian into .cache/tools: no root, nothing is started
 	@command -v apt-get >/dev/null || { echo "apt-get is not here; put prometheus and promtool on PATH." >&2; exit 2; }

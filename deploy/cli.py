@@ -30,6 +30,8 @@ _NOT_BUILT = frozenset({"doctor"})
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code; 2 for a fault of the user, which is told in one sentence."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if argv is None and arguments[:1] == ["gateway"]:
+        _begin_gateway()
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_HELP)
         return 0
@@ -72,6 +74,12 @@ def _serve(argv: Sequence[str]) -> int:
     from deploy.local.launcher import serve
 
     return serve(argv, os.environ)
+
+
+def _begin_gateway() -> None:
+    from gateway.allocator import use_jemalloc
+
+    use_jemalloc()
 
 
 def _gateway(argv: Sequence[str]) -> int:

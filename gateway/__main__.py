@@ -10,12 +10,15 @@ from common import logs
 from common.errors import UserError
 from common.process import set_title
 from common.settings import load
+from gateway.allocator import use_jemalloc
 from gateway.config import GatewaySettings
 from gateway.server import run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a gateway until it is told to stop. Returns the exit code: 0, 1 if it broke, 2 for a fault of the user."""
+    if argv is None:
+        use_jemalloc()
     arguments = sys.argv[1:] if argv is None else argv
     try:
         settings = load(GatewaySettings, arguments, os.environ, prog="canopy gateway").settings

@@ -1,7 +1,8 @@
 """Gives memory that a burst of requests has left unused back to the operating system.
 
 malloc keeps what is freed, scattered over its heap: 2,000 streams leave 6 MiB of it, of which 5 can go back. What
-Python's own allocator keeps, in blocks of 1 MiB with something alive in most of them, stays for the next burst.
+Python's own allocator keeps, in blocks of 1 MiB with something alive in most of them, stays for the next burst, unless
+jemalloc is installed (gateway/allocator.py).
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 venv=/opt/canopy/venv
 sudo() { if [ "$(id -u)" -eq 0 ]; then "$@"; else command sudo "$@"; fi; }
 
-if ! python3 -c 'import ensurepip' 2> /dev/null || [ ! -x /usr/sbin/nft ]; then
+if ! python3 -c 'import ensurepip' 2> /dev/null || [ ! -x /usr/sbin/nft ] || ! ldconfig -p | grep -q libjemalloc; then
     sudo apt-get update -qq
-    sudo DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv nftables
+    sudo DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv nftables libjemalloc2
 fi
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
     echo "packages.sh: Canopy needs Python 3.11 or newer; choose an image that has it." >&2
