@@ -19,7 +19,7 @@ def use_jemalloc() -> None:
     installed, runs already, or the allocator was chosen by LD_PRELOAD or PYTHONMALLOC."""
     environ = with_jemalloc(os.environ, find_library("jemalloc"))
     if environ is not None:
-        os.execve(sys.executable, sys.orig_argv, environ)  # noqa: S606
+        os.execve(sys.executable, sys.orig_argv, environ)
 
 
 def with_jemalloc(environ: Mapping[str, str], library: str | None) -> dict[str, str] | None:
