@@ -14,13 +14,14 @@ from statistics import fmean
 from common.tuning.finding import Finding, Verdict
 from common.tuning.judge import judge
 from common.tuning.observation import Observation
+from common.tuning.rules import HEALTHY_FREE_GB
 from deploy.tune.trials.bounds import BOUNDS, Change, Value, nearest
 from deploy.tune.trials.laboratory import Situation
 
-ORDER = (13, 11, 12, 10, 6, 14, 5, 9, 19)  # rules with flags to change, the most urgent first
+ORDER = (13, 11, 12, 10, 6, 14, 19, 5, 9)  # rules with flags to change, the most urgent first
 SAFETY = (10, 11, 12, 13)
 FULL_USAGE = 0.95  # of the KV pool, aimed at
-LEAST_STEP = 1.5  # times the requests that may run: too many do no harm, the pool bounds them too
+LEAST_STEP = 2.0  # times the requests that may run: too many do no harm, the pool bounds them too
 KV_BOUND = 0.85  # token usage from which a larger pool may help
 LEAST_USAGE = 0.05  # taken for what is below it
 AIM_FREE_GB = 6.5  # of GPU memory after the start, in the middle of the healthy band
@@ -118,6 +119,10 @@ def _spare_share(seen: Observation, situation: Situation) -> float:
     return (seen.startup.available_gb - AIM_FREE_GB) / situation.memory_gb
 
 
+def _free_gb(seen: Observation) -> float:
+    return seen.startup.available_gb if seen.startup is not None else 0.0
+
+
 def _with_graphs(change: dict[str, Value], situation: Situation) -> Change:
     """More running requests than the largest graph would only trade one limit for another."""
     rows, graphs = change.get("max-running-requests"), situation.settings.get("cuda-graph-max-bs")
@@ -127,7 +132,18 @@ def _with_graphs(change: dict[str, Value], situation: Situation) -> Change:
 
 
 def _neighbours(situation: Situation) -> Iterator[Proposal]:
-    """Steps that no rule advises, where they make sense."""
+    """Steps that no rule advises, where they make sense. First memory beyond the healthy band that a full pool may use:
+    the guide says nothing about 8 to 10 GB."""
+    for seen in situation.seen:
+        fraction = situation.settings.get("mem-fraction-static")
+        spare, now = _spare_share(seen, situation), fraction if isinstance(fraction, float) else None
+        if now is not None and seen.usage >= KV_BOUND and spare > 0 and _free_gb(seen) > HEALTHY_FREE_GB[1]:
+            value = nearest("mem-fraction-static", now + spare, now)
+            if value is not None and value != now:
+                yield Proposal(
+                    {"mem-fraction-static": value}, 0, "the pool is full, and more memory is free than needed"
+                )
+                break
     for flag, step in NEIGHBOURS:
         now = situation.settings.get(flag)
         if isinstance(now, int | float) and _may_help(flag, situation):

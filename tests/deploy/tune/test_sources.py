@@ -12,9 +12,9 @@ import pytest
 
 from common.errors import UserError
 from common.tuning.observation import Facts, Phase, Sample, Symptom
+from common.tuning.replica_watch import ReplicaWatch, series_by_replica
 from deploy.tune.command import main
 from deploy.tune.logs import read_log
-from common.tuning.replica_watch import ReplicaWatch, series_by_replica
 
 SGLANG = Path(__file__).with_name("sglang.log").read_text()  # written by hand after its formats
 

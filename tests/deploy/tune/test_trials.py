@@ -179,6 +179,14 @@ def test_memory_that_is_free_goes_to_the_pool_at_once_if_the_pool_is_full() -> N
     assert roomy.rule == 5
 
 
+def test_memory_between_the_guides_bands_goes_to_a_full_pool() -> None:
+    startup = StartupLine(10**6, 8192, 16384, 64, 8192, "gpu", 9.5)
+    found = propose(situation(observation(50, 100, 0.95, startup=startup)), [])
+    assert found is not None
+    assert found.rule == 0
+    assert found.change == {"mem-fraction-static": 0.821}
+
+
 def test_a_dropped_step_is_halved_once_and_then_left() -> None:
     seen = situation(observation(64, 100, 0.1))
     dropped: list[Tried] = []
