@@ -15,15 +15,12 @@ from common.tuning.finding import Finding, Verdict
 from common.tuning.judge import judge
 from common.tuning.observation import Observation
 from common.tuning.rules import HEALTHY_FREE_GB
-from deploy.tune.trials.bounds import BOUNDS, Change, Value, nearest
+from deploy.tune.trials.bounds import BOUNDS, LARGEST_FACTOR, Change, Value, nearest
 from deploy.tune.trials.laboratory import Situation
 
 ORDER = (13, 11, 12, 10, 6, 14, 19, 5, 9)  # rules with flags to change, the most urgent first
 SAFETY = (10, 11, 12, 13)
-FULL_USAGE = 0.95  # of the KV pool, aimed at
-LEAST_STEP = 2.0  # times the requests that may run: too many do no harm, the pool bounds them too
 KV_BOUND = 0.85  # token usage from which a larger pool may help
-LEAST_USAGE = 0.05  # taken for what is below it
 AIM_FREE_GB = 6.5  # of GPU memory after the start, in the middle of the healthy band
 LARGEST_GRAPHS = 512  # requests
 MORE_THAN_RUNNING = 1.25  # times the running requests, for graphs
@@ -101,7 +98,7 @@ def _sized(finding: Finding, seen: Observation, situation: Situation) -> Change:
 def _aim(flag: str, advised: str, rule: int, seen: Observation, situation: Situation) -> Value:
     now = situation.settings.get(flag)
     if flag == "max-running-requests" and rule == 5 and isinstance(now, int):
-        return now * max(FULL_USAGE / max(seen.usage, LEAST_USAGE), LEAST_STEP)
+        return now * LARGEST_FACTOR  # too many do no harm: the pool bounds them too
     if flag == "mem-fraction-static" and rule in (9, 10) and isinstance(now, int | float):
         return now + _spare_share(seen, situation)
     if flag == "cuda-graph-max-bs":
@@ -145,12 +142,12 @@ def _neighbours(situation: Situation) -> Iterator[Proposal]:
                 )
                 break
     for flag, step in NEIGHBOURS:
-        now = situation.settings.get(flag)
-        if isinstance(now, int | float) and _may_help(flag, situation):
-            value = nearest(flag, step(now), now)
-            if value is not None and value != now:
+        present = situation.settings.get(flag)
+        if isinstance(present, int | float) and _may_help(flag, situation):
+            value = nearest(flag, step(present), present)
+            if value is not None and value != present:
                 change = _with_graphs({flag: value}, situation)
-                yield Proposal(change, 0, f"no rule has advice; a neighbour of --{flag} {now}")
+                yield Proposal(change, 0, f"no rule has advice; a neighbour of --{flag} {present}")
 
 
 def _may_help(flag: str, situation: Situation) -> bool:

@@ -159,11 +159,11 @@ def situation(seen: Observation, **settings: Value) -> Situation:
     return Situation({**SETTINGS, **{k.replace("_", "-"): v for k, v in settings.items()}}, [seen], 140.0)
 
 
-def test_a_bound_on_running_requests_is_raised_as_far_as_the_pool_allows() -> None:
+def test_a_bound_on_running_requests_is_raised_at_once_with_the_graphs_it_needs() -> None:
     found = propose(situation(observation(64, 100, 0.4)), [])
     assert found is not None
     assert found.rule == 5
-    assert found.change == {"max-running-requests": int(64 * 0.95 / 0.4)}
+    assert found.change == {"max-running-requests": 256}
     many = propose(situation(observation(64, 100, 0.1), cuda_graph_max_bs=64), [])
     assert many is not None
     assert many.change == {"max-running-requests": 256, "cuda-graph-max-bs": 512}
@@ -270,7 +270,7 @@ def test_what_helps_is_kept_and_logged(tmp_path: Path) -> None:
     result = experimenter(laboratory, tmp_path / "log", limit=2).run()
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert [line["outcome"] for line in lines] == ["kept", "kept"]
-    assert lines[0]["change"] == {"max-running-requests": 151}
+    assert lines[0]["change"] == {"max-running-requests": 256}
     assert lines[0]["before"] == {"max-running-requests": 64}
     assert lines[0]["rule"] == 5
     assert lines[0]["measured"]["low"] > 0
