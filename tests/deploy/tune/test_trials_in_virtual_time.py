@@ -22,7 +22,8 @@ from worker.engine.sim.profile import SimProfile
 pytestmark = [pytest.mark.long, pytest.mark.timeout(7200)]
 
 EXPERIMENTS = 6
-MEASURED_S = 20.0
+SEARCHED_S = 20.0  # a combination of the grid
+MEASURED_S = 60.0  # the winner, and what experiments lead to
 MEMORY_GB = 28  # 15 of them weights: a pool that 100 requests fill
 NUM_GROUPS = 30
 
@@ -101,13 +102,14 @@ def best_of_grid(workload: str) -> tuple[float, str]:
     results = []
     for values in itertools.product(*grid.values()):
         settings = dict(zip(grid, values, strict=True))
-        results.append((throughput(workload, settings), str(settings)))
-    return max(results)
+        results.append((throughput(workload, settings, SEARCHED_S), settings))
+    winner = max(results, key=lambda result: result[0])[1]
+    return throughput(workload, winner), str(winner)  # again: the highest of many short runs had luck too
 
 
-def throughput(workload: str, settings: Settings) -> float:
+def throughput(workload: str, settings: Settings, seconds: float = MEASURED_S) -> float:
     """Tokens a second in steady state."""
-    return laboratory(workload, settings).throughput(MEASURED_S)
+    return laboratory(workload, settings).throughput(seconds)
 
 
 def tuned(workload: str, settings: Settings) -> tuple[Result, Settings]:
