@@ -118,7 +118,7 @@ def bad_values(setting: Setting) -> list[Any]:
     for word, _, number in (text.rpartition(" ") for text in setting.bounds()):
         below = word in ("at least", "above")
         beyond = (-1 if below else 1) * (step or (1e-6 if word.startswith("at") else 0.0))
-        wrong.append(f"{float(number) + beyond:.9g}")
+        wrong.append(f"{float(number) + beyond:.12g}")
     return wrong
 
 
