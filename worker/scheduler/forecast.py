@@ -82,13 +82,17 @@ class ForecastReserve:
         return self._reserved
 
     def charge(self, request: Request, extend_tokens: int) -> float:
-        one = np.array([request.remaining_new_tokens], np.int64)
-        classes, outputs = class_of(np.array([request.max_new_tokens])), np.array([request.num_kept_outputs])
-        ends = np.array([not request.sampling.ignore_eos])
-        held = np.array([float(extend_tokens)])
-        mean, variance, growth = self._forecast(classes, outputs, one, ends, held, held)
-        mean, variance, growth = self._mean + mean, self._variance + variance, self._growth + growth
-        most = self._most + min(request.remaining_new_tokens, CLIP_MAX_NEW_TOKENS)
+        remaining = request.remaining_new_tokens
+        runs = (self._before < remaining).astype(np.float64)
+        if not request.sampling.ignore_eos:
+            runs *= self._lengths.survival_of_one(request.max_new_tokens, request.num_kept_outputs, self._steps)
+        produced = np.minimum(self._steps, remaining)
+        tokens = produced + extend_tokens
+        weighed = runs * tokens
+        mean = self._mean + (weighed - extend_tokens)
+        variance = self._variance + (1.0 - runs) * weighed * tokens
+        growth = self._growth + runs * produced
+        most = self._most + min(remaining, CLIP_MAX_NEW_TOKENS)
         reserved = min(self._greatest(mean, variance, growth), most)
         self._charged = (mean, variance, growth, reserved, most)
         return reserved - self._reserved
@@ -138,16 +142,19 @@ class ForecastReserve:
     ) -> tuple[Floats, Floats, Floats]:
         """Of R requests mean need, its variance and the tokens produced, each [K] by steps ahead. `filled` [R] is what
         they hold with whole pages evened out, `ends` whether EOS ends them."""
-        runs = self._lengths.survival(classes, outputs, self._steps)
+        mean, variance, growth = np.full(len(self._steps), -held.sum()), *np.zeros((2, len(self._steps)))
+        # Nobody runs for longer. Who reaches its limit inside a step of the grid holds its most there.
+        count = int(np.searchsorted(self._before, remaining.max(initial=0)))
+        steps, before = self._steps[:count], self._before[:count]
+        runs = self._lengths.survival(classes, outputs, steps)
         runs[~ends] = 1.0
-        # Who reaches its limit inside a step of the grid holds its most there.
-        runs *= remaining[:, None] > self._before
-        produced = np.minimum(self._steps, remaining[:, None])
+        runs *= remaining[:, None] > before
+        produced = np.minimum(steps.astype(np.float64), remaining.astype(np.float64)[:, None])
         tokens = filled[:, None] + produced
-        weighed = runs * tokens
-        variance: Floats = ((1.0 - runs) * weighed * tokens).sum(0)
-        growth: Floats = (runs * produced).sum(0)
-        return weighed.sum(0) - held.sum(), variance, growth
+        mean[:count] += np.einsum("rk,rk->k", runs, tokens)
+        growth[:count] = np.einsum("rk,rk->k", runs, produced)
+        variance[:count] = np.einsum("rk,rk,rk->k", runs - runs * runs, tokens, tokens)
+        return mean, variance, growth
 
     def _greatest(self, mean: Floats, variance: Floats, growth: Floats) -> float:
         doubt = _DOUBT / math.sqrt(1.0 + self._lengths.num_ends)

@@ -44,6 +44,11 @@ class OutputLengths:
         self._new_ends = 0
         self.num_ends = 0.0  # weights of the ends that are remembered
         self._survival = np.ones((NUM_CLASSES, self._edges[-1] + 1))
+        # Of each class no request produces more; beyond that its row of the table means nothing.
+        self._last = np.minimum(2 ** (_SMALLEST_CLASS_BITS + np.arange(NUM_CLASSES)), self._edges[-1])
+        self._last[-1] = self._edges[-1]
+        self._logs = np.zeros((NUM_CLASSES, len(self._widths)))  # of the chance to go on, by bin
+        self._stale = np.ones(NUM_CLASSES, np.bool_)
 
     def refresh(self, classes: Int64s, num_outputs: Int64s) -> None:
         """Learn from ends since the last refresh, and from what runs: class and outputs of each."""
@@ -55,23 +60,33 @@ class OutputLengths:
         believed = self._believed(produced)
         pooled = (self._ends.sum(0) + _POOLED_WEIGHT) / (produced.sum(0) + _POOLED_WEIGHT / believed)
         chance = (self._ends + _OWN_WEIGHT) / (produced + _OWN_WEIGHT / pooled)
-        logs = np.log1p(-np.minimum(chance, 0.999))
-        np.cumsum(logs[:, self._bins], axis=1, out=self._survival[:, 1:])
-        np.exp(self._survival, out=self._survival)
-        self._survival[:, 0] = 1.0
-        np.maximum(self._survival, _LEAST_SURVIVAL, out=self._survival)
+        self._logs = np.log1p(-np.minimum(chance, 0.999))
+        self._stale[:] = True
 
     def survival(self, classes: Int64s, num_outputs: Int64s, more: Int64s) -> Floats:
         """[R, K], the chance that each of R requests produces more than `more` [K] tokens beside its outputs [R]."""
-        last = self._survival.shape[1] - 1
+        if self._stale[classes].any():
+            for index in np.unique(classes[self._stale[classes]]).tolist():
+                self._fill(index)
+        last = self._last[classes]
         now = np.minimum(num_outputs, last)
-        later = np.minimum(now[:, None] + more, last)
+        later = np.minimum(now[:, None] + more, last[:, None])
         chances: Floats = self._survival[classes[:, None], later] / self._survival[classes, now][:, None]
+        return chances
+
+    def survival_of_one(self, max_new_tokens: int, num_outputs: int, more: Int64s) -> Floats:
+        """[K], as `survival` for one request."""
+        index = _class_of_one(max_new_tokens)
+        if self._stale[index]:
+            self._fill(index)
+        last = int(self._last[index])
+        now, row = min(num_outputs, last), self._survival[index]
+        chances: Floats = row[np.minimum(more + now, last)] / row[now]
         return chances
 
     def on_end(self, max_new_tokens: int, num_outputs: int) -> None:
         """An output of a request that heeds EOS is complete."""
-        index = int(class_of(np.int64(max_new_tokens)))
+        index = _class_of_one(max_new_tokens)
         keep = 1.0 - 1.0 / _MEMORY_ENDS
         self._ends[index] *= keep
         self._produced[index] *= keep
@@ -80,6 +95,15 @@ class OutputLengths:
             self._ends[index, self._bins[min(num_outputs, len(self._bins)) - 1]] += 1
         self._new_ends += 1
         self.num_ends = self.num_ends * keep + 1.0
+
+    def _fill(self, index: int) -> None:
+        """Bring the table of a class up to date."""
+        last = int(self._last[index])
+        row = self._survival[index, 1 : last + 1]
+        np.cumsum(self._logs[index, self._bins[:last]], out=row)
+        np.exp(row, out=row)
+        np.maximum(row, _LEAST_SURVIVAL, out=row)
+        self._stale[index] = False
 
     def _believed(self, produced: Floats) -> Floats:
         """The chance to end where nothing was seen: the longer an output is, the longer it goes on, from the mean of
@@ -94,7 +118,11 @@ class OutputLengths:
         return spent
 
 
-def class_of(max_new_tokens: Int64s | np.int64) -> Int64s:
+def _class_of_one(max_new_tokens: int) -> int:
+    return min(max(max_new_tokens.bit_length() - _SMALLEST_CLASS_BITS, 0), NUM_CLASSES - 1)
+
+
+def class_of(max_new_tokens: Int64s) -> Int64s:
     """The class of requests that allow so many outputs."""
     bits = np.frexp(max_new_tokens.astype(np.float64))[1].astype(np.int64)
     classes: Int64s = np.clip(bits - _SMALLEST_CLASS_BITS, 0, NUM_CLASSES - 1)
