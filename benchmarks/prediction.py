@@ -131,9 +131,9 @@ async def settled(url: str, mode: str, replicas: int) -> None:
     async with aiohttp.ClientSession() as session:
         while True:
             metrics = await _get(session, f"{url}/metrics")
-            wanted = [f'canopy_gateway_workers{{state="ready"}} {replicas}.0']
+            wanted = [f'canopy_gateway_workers{{state="ready"}} {replicas}\n']
             if mode == "exact":
-                wanted += [f"canopy_gateway_exact_workers {replicas}.0"]
+                wanted += [f"canopy_gateway_exact_workers {replicas}\n"]
             if all(line in metrics for line in wanted) and (mode != "exact" or await _knows_tokens(session, url)):
                 return
             if time.monotonic() > deadline_s:
