@@ -14,14 +14,15 @@ from statistics import fmean
 from common.tuning.finding import Finding, Verdict
 from common.tuning.judge import judge
 from common.tuning.observation import Observation
-from common.tuning.rules import HEALTHY_FREE_GB
 from deploy.tune.trials.bounds import BOUNDS, LARGEST_FACTOR, Change, Value, nearest
 from deploy.tune.trials.laboratory import Situation
 
 ORDER = (13, 11, 12, 10, 6, 14, 19, 5, 9)  # rules with flags to change, the most urgent first
 SAFETY = (10, 11, 12, 13)
+LEAST_FRACTION = 0.01  # of GPU memory, worth an experiment
+ALL_ROWS = 0.95  # of the requests that may run
 KV_BOUND = 0.85  # token usage from which a larger pool may help
-AIM_FREE_GB = 6.5  # of GPU memory after the start, in the middle of the healthy band
+AIM_FREE_GB = 5.5  # of GPU memory after the start: the healthy band is 5 to 8, and the rest goes to the pool
 LARGEST_GRAPHS = 512  # requests
 MORE_THAN_RUNNING = 1.25  # times the running requests, for graphs
 NEIGHBOURS: tuple[tuple[str, Callable[[float], float]], ...] = (  # tried when no rule has advice, in this order
@@ -68,7 +69,7 @@ def _by_rules(situation: Situation) -> Iterator[Proposal]:
     advice: dict[int, tuple[Finding, Observation]] = {}
     for seen in situation.seen:
         for finding in judge(seen):
-            if finding.rule == 9 and seen.usage < KV_BOUND:
+            if finding.rule == 9 and not _is_kv_bound(seen):
                 continue
             is_advice = finding.verdict is Verdict.CHANGE and finding.flags
             if is_advice and finding.confidence > advice.get(finding.rule, (_NONE, seen))[0].confidence:
@@ -116,8 +117,15 @@ def _spare_share(seen: Observation, situation: Situation) -> float:
     return (seen.startup.available_gb - AIM_FREE_GB) / situation.memory_gb
 
 
-def _free_gb(seen: Observation) -> float:
-    return seen.startup.available_gb if seen.startup is not None else 0.0
+def _is_row_bound(seen: Observation) -> bool:
+    """Whether as many requests run as may."""
+    return seen.row_cap is not None and seen.running >= ALL_ROWS * seen.row_cap
+
+
+def _is_kv_bound(seen: Observation) -> bool:
+    """Whether a larger pool may help: it is full, or nothing else keeps waiting requests out (with a small pool what is
+    reserved for answers leaves much of it unused)."""
+    return seen.usage >= KV_BOUND or (seen.queued > 0 and not _is_row_bound(seen))
 
 
 def _with_graphs(change: dict[str, Value], situation: Situation) -> Change:
@@ -129,17 +137,15 @@ def _with_graphs(change: dict[str, Value], situation: Situation) -> Change:
 
 
 def _neighbours(situation: Situation) -> Iterator[Proposal]:
-    """Steps that no rule advises, where they make sense. First memory beyond the healthy band that a full pool may use:
-    the guide says nothing about 8 to 10 GB."""
+    """Steps that no rule advises, where they make sense. First memory that the pool may use, down to the low end of the
+    guide's healthy band."""
     for seen in situation.seen:
         fraction = situation.settings.get("mem-fraction-static")
         spare, now = _spare_share(seen, situation), fraction if isinstance(fraction, float) else None
-        if now is not None and seen.usage >= KV_BOUND and spare > 0 and _free_gb(seen) > HEALTHY_FREE_GB[1]:
+        if now is not None and _is_kv_bound(seen) and spare >= LEAST_FRACTION:
             value = nearest("mem-fraction-static", now + spare, now)
             if value is not None and value != now:
-                yield Proposal(
-                    {"mem-fraction-static": value}, 0, "the pool is full, and more memory is free than needed"
-                )
+                yield Proposal({"mem-fraction-static": value}, 0, "more memory is free than needed")
                 break
     for flag, step in NEIGHBOURS:
         present = situation.settings.get(flag)
@@ -153,7 +159,7 @@ def _neighbours(situation: Situation) -> Iterator[Proposal]:
 def _may_help(flag: str, situation: Situation) -> bool:
     """More room in the batch helps where room is what is missing."""
     if flag == "max-running-requests":
-        return any(seen.row_cap is not None and seen.running >= 0.95 * seen.row_cap for seen in situation.seen)
+        return any(map(_is_row_bound, situation.seen))
     return bool(situation.seen) and fmean(seen.queued for seen in situation.seen) > 0
 
 
