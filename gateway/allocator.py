@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from ctypes.util import find_library
 
 _CONFIGURATION = "background_thread:true,narenas:1,dirty_decay_ms:1000,muzzy_decay_ms:0"
@@ -17,13 +17,13 @@ _CONFIGURATION = "background_thread:true,narenas:1,dirty_decay_ms:1000,muzzy_dec
 def use_jemalloc() -> None:
     """Begin this program again under jemalloc; to be called before anything else is done. Nothing where it is not
     installed, runs already, or the allocator was chosen by LD_PRELOAD or PYTHONMALLOC."""
-    environ = with_jemalloc(os.environ, find_library("jemalloc"))
+    environ = with_jemalloc(os.environ, find_library)
     if environ is not None:
         os.execve(sys.executable, sys.orig_argv, environ)
 
 
-def with_jemalloc(environ: Mapping[str, str], library: str | None) -> dict[str, str] | None:
-    """The environment to begin again with, or None for this one."""
-    if library is None or "LD_PRELOAD" in environ or "PYTHONMALLOC" in environ:
+def with_jemalloc(environ: Mapping[str, str], find: Callable[[str], str | None]) -> dict[str, str] | None:
+    """The environment to begin again with, or None for this one. `find` takes a while: it asks the linker."""
+    if "LD_PRELOAD" in environ or "PYTHONMALLOC" in environ or (library := find("jemalloc")) is None:
         return None
     return {"MALLOC_CONF": _CONFIGURATION, **environ, "LD_PRELOAD": library, "PYTHONMALLOC": "malloc"}

@@ -82,14 +82,10 @@ def too_conservative(seen: Observation) -> Finding | None:
         means = f"All {cap} requests that may run did: more need a higher --max-running-requests, if memory allows."
         flags = {"max-running-requests": str(cap + cap // 2)}
         return Finding(5, Verdict.CHANGE, text, means, flags, confidence)
-    if seen.facts.conservativeness_auto:
-        return Finding(5, Verdict.NOTE, text, _AUTOMATIC, confidence=confidence)
     now = seen.facts.schedule_conservativeness
-    if now is not None and now <= LOWER_CONSERVATIVENESS:
-        return Finding(5, Verdict.NOTE, text, "Conservativeness is low already.", confidence=confidence)
+    already = "low" if now is not None and now <= LOWER_CONSERVATIVENESS else None
     means = "The scheduler reserves for answers longer than they become: less conservativeness admits more of them."
-    flags = {"schedule-conservativeness": str(LOWER_CONSERVATIVENESS)}
-    return Finding(5, Verdict.CHANGE, text, means, flags, confidence)
+    return _conservativeness(5, seen, text, means, LOWER_CONSERVATIVENESS, already, confidence)
 
 
 def too_bold(seen: Observation) -> Finding | None:
@@ -100,14 +96,21 @@ def too_bold(seen: Observation) -> Finding | None:
         return None
     text = f"{rate:.1f} retractions a minute at token usage {seen.usage:.2f}"
     confidence = rate_confidence(seen.retractions, minutes, RETRACTIONS_PER_MINUTE)
-    if seen.facts.conservativeness_auto:
-        return Finding(6, Verdict.NOTE, text, _AUTOMATIC, confidence=confidence)
     now = seen.facts.schedule_conservativeness
-    if now is not None and now >= HIGHER_CONSERVATIVENESS:
-        return Finding(6, Verdict.NOTE, text, "Conservativeness is high already.", confidence=confidence)
+    already = "high" if now is not None and now >= HIGHER_CONSERVATIVENESS else None
     means = "Answers outgrow what was reserved for them, and work is done twice: reserve more."
-    flags = {"schedule-conservativeness": str(HIGHER_CONSERVATIVENESS)}
-    return Finding(6, Verdict.CHANGE, text, means, flags, confidence)
+    return _conservativeness(6, seen, text, means, HIGHER_CONSERVATIVENESS, already, confidence)
+
+
+def _conservativeness(
+    rule: int, seen: Observation, text: str, means: str, value: float, already: str | None, confidence: float
+) -> Finding:
+    """Advice to set it to `value`, unless it is learned, or `already` so low or high."""
+    if seen.facts.conservativeness_auto:
+        return Finding(rule, Verdict.NOTE, text, _AUTOMATIC, confidence=confidence)
+    if already is not None:
+        return Finding(rule, Verdict.NOTE, text, f"Conservativeness is {already} already.", confidence=confidence)
+    return Finding(rule, Verdict.CHANGE, text, means, {"schedule-conservativeness": str(value)}, confidence)
 
 
 def retractions_rare(seen: Observation) -> Finding | None:

@@ -37,9 +37,8 @@ from worker.ipc.messages import (
     StopMatched,
 )
 from worker.kv_events.recorder import recorder_of
-from worker.scheduler.forecast import ForecastReserve
 from worker.scheduler.grammars import GrammarQueue
-from worker.scheduler.limits import Limits, differences, resolve_limits
+from worker.scheduler.limits import differences, resolve_limits
 from worker.scheduler.outbox import Outbox
 from worker.scheduler.planner import Plan, Planner
 from worker.scheduler.policies.factory import make_policy
@@ -49,13 +48,12 @@ from worker.scheduler.priority import PriorityRules
 from worker.scheduler.queue import WaitingQueue
 from worker.scheduler.release import Lifecycle
 from worker.scheduler.request import Request
-from worker.scheduler.reserve import OutputReserve
+from worker.scheduler.reserve import make_reserve
 from worker.scheduler.results import ResultHandler
 from worker.scheduler.retraction import Retraction
 from worker.scheduler.rows import RequestTable
 from worker.scheduler.stats import SchedulerStats, log_startup
 from worker.scheduler.steady import SteadyDecodes
-from worker.scheduler.token_ratio import NewTokenRatio
 
 QUEUE_FULL = "The request queue is full."
 DISPLACED = "The request queue is full, and a more urgent request took this one's place."
@@ -105,7 +103,9 @@ class Scheduler:
         self._pool = pool = KvPool(info.num_pages, self._recorder or cache)
         self._table = table = RequestTable(info.max_rows, limits.max_req_len, info.page_size)
         self._waiting = waiting = WaitingQueue(by_rank=priorities.scheduled)
-        self._reserve = reserve = _make_reserve(settings, pool, table, clock, limits)
+        self._reserve = reserve = make_reserve(
+            settings.schedule_conservativeness, pool, table, clock, limits.max_req_len
+        )
         self._stats = stats = SchedulerStats(clock, settings.decode_log_interval)
         self._outbox = Outbox(emit, clock)
         self._lifecycle = lifecycle = Lifecycle(pool, table, waiting, self._outbox, stats, reserve)
@@ -391,13 +391,6 @@ class Scheduler:
             return
         self._stats.on_step(launched.plan.batch, result, launched.launched_s)
         self._results.handle(launched.plan, result)
-
-
-def _make_reserve(
-    settings: WorkerSettings, pool: KvPool, table: RequestTable, clock: Clock, limits: Limits
-) -> OutputReserve:
-    value = settings.schedule_conservativeness
-    return ForecastReserve(pool, table, clock, limits.max_req_len) if value == "auto" else NewTokenRatio(value, table)
 
 
 def _make_cache(settings: WorkerSettings, page_size: int) -> PrefixCache:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
+from common.clock import Clock
+from worker.cache.pool import KvPool
+from worker.scheduler.forecast import ForecastReserve
 from worker.scheduler.request import Request
+from worker.scheduler.rows import RequestTable
+from worker.scheduler.token_ratio import NewTokenRatio
 
 
 class OutputReserve(Protocol):
@@ -52,3 +57,16 @@ class OutputReserve(Protocol):
     def on_end(self, request: Request, num_outputs: int) -> None:
         """An admitted request ended, by whatever cause, with so many outputs."""
         ...
+
+
+def make_reserve(
+    schedule_conservativeness: float | Literal["auto"],
+    pool: KvPool,
+    table: RequestTable,
+    clock: Clock,
+    longest_tokens: int,
+) -> OutputReserve:
+    """By --schedule-conservativeness. `longest_tokens`: prompt and output of a request at most."""
+    if schedule_conservativeness == "auto":
+        return ForecastReserve(pool, table, clock, longest_tokens)
+    return NewTokenRatio(schedule_conservativeness, table)
