@@ -70,15 +70,7 @@ class RayControl:
         """The controller's answer, also if it has to be started anew first."""
         import ray
 
-        deadline_s = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                return ask()
-            except ray.exceptions.RayError as error:
-                if time.monotonic() >= deadline_s:
-                    first = str(error).strip().partition("\n")[0]
-                    raise LaboratoryLost(f"The fleet's controller does not answer: {first}.") from None
-                time.sleep(_POLL_S)
+        return _patient(ask, ray.exceptions.RayError, "The fleet's controller")
 
 
 class GatewayReader:
@@ -91,18 +83,14 @@ class GatewayReader:
 
     def __call__(self) -> Readings:
         """Raises UserError without the key, LaboratoryLost if the gateway is away for long."""
-        deadline_s = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                answer = self._client.get(self._url)
-                if answer.status_code in (401, 403):
-                    raise UserError(f"{self._url} wants the admin key; give --api-key.")
-                answer.raise_for_status()
-                return series_by_replica(answer.text)
-            except httpx.HTTPError as error:
-                if time.monotonic() >= deadline_s:
-                    raise LaboratoryLost(f"The gateway does not answer: {error}.") from None
-                time.sleep(_POLL_S)
+        return _patient(self._read, httpx.HTTPError, "The gateway")
+
+    def _read(self) -> Readings:
+        answer = self._client.get(self._url)
+        if answer.status_code in (401, 403):
+            raise UserError(f"{self._url} wants the admin key; give --api-key.")
+        answer.raise_for_status()
+        return series_by_replica(answer.text)
 
     def close(self) -> None:
         """Close the connection."""
@@ -151,6 +139,19 @@ def engine_settings(controller: Any, model: str) -> EngineSettings:
     if found.refusal:
         raise UserError(found.refusal)
     return found
+
+
+def _patient(ask: Callable[[], T], fault: type[Exception], who: str) -> T:
+    """The answer, of whoever may have to be started anew first."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return ask()
+        except fault as error:
+            if time.monotonic() >= deadline_s:
+                first = str(error).strip().partition("\n")[0]
+                raise LaboratoryLost(f"{who} does not answer: {first}.") from None
+            time.sleep(_POLL_S)
 
 
 def _gateway_of(fleet: RunningFleet, controller: Any) -> str:
