@@ -47,6 +47,7 @@ from worker.scheduler.prefill import PrefillScheduler
 from worker.scheduler.priority import PriorityRules
 from worker.scheduler.queue import WaitingQueue
 from worker.scheduler.release import Lifecycle
+from worker.scheduler.reports import LoadReporter, ready_message
 from worker.scheduler.request import Request
 from worker.scheduler.reserve import make_reserve
 from worker.scheduler.results import ResultHandler
@@ -107,6 +108,7 @@ class Scheduler:
             settings.schedule_conservativeness, pool, table, clock, limits.max_req_len
         )
         self._stats = stats = SchedulerStats(clock, settings.decode_log_interval)
+        self._loads = LoadReporter(limits, pool, table, waiting, self._grammars, reserve, stats)
         self._outbox = Outbox(emit, clock)
         self._lifecycle = lifecycle = Lifecycle(pool, table, waiting, self._outbox, stats, reserve)
         policy = make_policy(settings.schedule_policy, pool.cache, draw_seed)
@@ -197,56 +199,11 @@ class Scheduler:
 
     def ready_message(self) -> SchedulerReady:
         """What the frontend must know before it takes requests."""
-        info, limits = self._runner.info, self._limits
-        return SchedulerReady(
-            vocab_size=info.vocab_size,
-            context_len=limits.context_len,
-            max_total_num_tokens=limits.max_total_num_tokens,
-            max_req_input_len=limits.max_req_input_len,
-            max_running_requests=limits.max_running_requests,
-            page_size=limits.page_size,
-            eos_token_ids=list(info.eos_token_ids),
-            device=info.device,
-            dtype=info.dtype,
-            weight_bytes=info.weight_bytes,
-            kv_pool_bytes=info.kv_bytes_per_token * limits.max_total_num_tokens,
-            architectures=list(info.architectures),
-            available_memory_bytes=info.available_memory_bytes,
-            has_logits=info.has_logits,
-        )
+        return ready_message(self._runner.info, self._limits)
 
     def load_report(self, call_id: int) -> LoadReport:
         """State and counters now."""
-        pool, stats = self._pool, self._stats
-        return LoadReport(
-            call_id=call_id,
-            num_running_reqs=self._table.num_used_rows,
-            num_waiting_reqs=len(self._waiting) + len(self._grammars),
-            num_used_tokens=pool.used_tokens,
-            num_evictable_tokens=pool.cache.evictable_tokens,
-            num_free_tokens=pool.free_tokens,
-            max_total_num_tokens=pool.total_tokens,
-            num_waiting_tokens=self._waiting.num_prompt_tokens,
-            token_usage=pool.usage,
-            gen_throughput=stats.gen_throughput,
-            cache_hit_rate=stats.cache_hit_rate,
-            new_token_ratio=self._reserve.value,
-            max_running_requests=self._limits.max_running_requests,
-            prompt_tokens_total=stats.prompt_tokens,
-            cached_tokens_total=stats.cached_tokens,
-            generation_tokens_total=stats.generation_tokens,
-            retracted_requests_total=stats.retracted_requests,
-            finished_requests_total=stats.finished_requests,
-            aborted_requests_total=stats.aborted_requests,
-            steps_total=stats.steps,
-            prefill_s_total=stats.prefill_s,
-            scheduler=stats.totals(
-                decode_context_tokens=int(self._table.seq_len[self._table.decoding].sum()),
-                retracted_waiting=self._waiting.num_retracted,
-                schedule_conservativeness=self._reserve.conservativeness,
-                learns_conservativeness=self._reserve.learns,
-            ),
-        )
+        return self._loads.report(call_id)
 
     def _generate(self, message: GenerateRequest) -> None:
         prompt_len = message.prompt_len
