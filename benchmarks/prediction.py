@@ -107,7 +107,9 @@ async def converse(url: str, talks: list[list[str]], concurrency: int, think_s: 
 
 
 @contextmanager
-def fleet(model_path: str, mode: str, replicas: int, *worker_flags: str) -> Iterator[str]:
+def fleet(
+    model_path: str, mode: str, replicas: int, *worker_flags: str, health_interval_s: float = 0.5
+) -> Iterator[str]:
     """Simulated replicas behind a gateway of ours, as processes. Yields the gateway's URL."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -120,7 +122,8 @@ def fleet(model_path: str, mode: str, replicas: int, *worker_flags: str) -> Iter
         urls = [_wait_for(file)["url"] for file in files]
         ports = folder / "gateway.log"
         with ports.open("wb") as log:
-            gateway = ["--worker-urls", *urls, "--port", "0", "--routing-mode", mode, "--health-interval-s", "0.5"]
+            interval = ["--health-interval-s", str(health_interval_s)]
+            gateway = ["--worker-urls", *urls, "--port", "0", "--routing-mode", mode, *interval]
             stack.enter_context(_process("gateway", *gateway, log=log))
         yield _gateway_url(ports)
 
