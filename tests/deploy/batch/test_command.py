@@ -21,6 +21,7 @@ import pytest
 from common.errors import UserError
 from deploy.batch.command import main
 from tests.deploy.batch.fake_gateway import FakeGateway, echo
+from tests.deploy.batch.small_disk import files_no_longer_than
 
 
 @pytest.fixture
@@ -52,14 +53,17 @@ def answers(path: Path) -> dict[str, Any]:
     return {line["custom_id"]: line for line in lines}
 
 
+def texts(path: Path) -> dict[str, str]:
+    """What was answered, by custom_id."""
+    return {name: line["response"]["body"]["choices"][0]["text"] for name, line in answers(path).items()}
+
+
 def test_every_request_is_answered(gateway: FakeGateway, tmp_path: Path) -> None:
     source, out = write(tmp_path / "in.jsonl", 500), tmp_path / "out.jsonl"
     assert batch(gateway, source, out, "--api-key", "secret") == 0
-    found = answers(out)
-    assert {i: found[f"r{i}"]["response"]["body"]["choices"][0]["text"] for i in range(500)} == {
-        i: f"prompt {i % 7} {i}" for i in range(500)
-    }
-    assert all(line["response"]["request_id"].startswith("id-") and line["error"] is None for line in found.values())
+    assert texts(out) == {f"r{i}": f"prompt {i % 7} {i}" for i in range(500)}
+    found = answers(out).values()
+    assert all(line["response"]["request_id"].startswith("id-") and line["error"] is None for line in found)
     assert gateway.keys == {"Bearer secret"}
     assert not (tmp_path / "out.errors.jsonl").exists()
     assert batch(gateway, source, out) == 0
@@ -72,18 +76,24 @@ def test_bad_lines_and_failures_go_to_the_error_file(
     source, out = write(tmp_path / "in.jsonl", 20), tmp_path / "out.jsonl"
     with source.open("a") as file:
         file.write('{"custom_id": "r3", "url": "/v1/completions", "body": {}}\nnonsense\n')
+        file.write('{"custom_id": "r20", "url": "/v1/models", "body": {}}\n')
     gateway.rule = lambda body, n: (
         (400, {"error": {"message": "no"}}, {}) if body["prompt"].endswith(" 5") else echo(body, n)
     )
     assert batch(gateway, source, out) == 1
-    assert "line 22: it is not valid JSON" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "line 22: it is not valid JSON" in shown
+    assert "line 21: its custom_id was used by an earlier line" in shown
+    assert "line 23: url must be one of /v1/chat/completions, " in shown
+    assert "3 bad lines; see " in shown
     errors = errors_in(tmp_path)
     assert [(e["custom_id"], e["error"]["code"], e["error"].get("line")) for e in errors] == [
         (None, "invalid_line", 22),
+        (None, "invalid_line", 23),
         ("r3", "invalid_line", 21),
         ("r5", "http_400", None),
     ]
-    assert errors[2]["response"]["body"] == {"error": {"message": "no"}}
+    assert errors[3]["response"]["body"] == {"error": {"message": "no"}}
     assert len(answers(out)) == 19
 
     gateway.rule = echo
@@ -149,26 +159,29 @@ def test_standard_streams(gateway: FakeGateway, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.long)])
 def test_killed_at_random_moments_and_run_again(gateway: FakeGateway, tmp_path: Path, kills: int) -> None:
+    """The first kill comes before anything is sent, the others while requests are sent and answered."""
     count = 1000 * kills
     source, out = write(tmp_path / "in.jsonl", count), tmp_path / "out.jsonl"
     gateway.delay_s = 0.05
     command = [sys.executable, "-m", "deploy.cli", "batch", source, out, "--base-url", gateway.url, "--no-progress"]
     chance = random.Random(3)
-    for _ in range(kills):
+    for number in range(kills):
         process = subprocess.Popen(command)
-        enough = len(gateway.seen) + chance.randrange(1, 600)
+        enough = len(gateway.seen) + (chance.randrange(1, 600) if number else 0)
         while len(gateway.seen) < enough:
             assert process.poll() is None
             time.sleep(0.002)
+        time.sleep(chance.uniform(0.0, 0.05))
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert 0 < len(out.read_text().splitlines()) < count
     gateway.delay_s = 0.0
     assert subprocess.run(command, timeout=60).returncode == 0
-    assert set(answers(out)) == {f"r{i}" for i in range(count)}
+    assert texts(out) == {f"r{i}": f"prompt {i % 7} {i}" for i in range(count)}
 
 
-def test_a_gateway_that_goes_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("away_s", [0.5, pytest.param(120.0, marks=pytest.mark.long)])
+def test_a_gateway_that_goes_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away_s: float) -> None:
     monkeypatch.setattr("deploy.batch.run._FIRST_WAIT_S", 0.05)
     source, out = write(tmp_path / "in.jsonl", 400), tmp_path / "out.jsonl"
     made = FakeGateway(delay_s=0.02)
@@ -177,15 +190,39 @@ def test_a_gateway_that_goes_away_is_waited_for(tmp_path: Path, monkeypatch: pyt
         def restart() -> None:
             while len(made.seen) < 100:
                 time.sleep(0.002)
-            for step in (made.stop, made.start):
-                asyncio.run_coroutine_threadsafe(step(), made._loop).result(10)
-                time.sleep(0.5)
+            asyncio.run_coroutine_threadsafe(made.stop(), made._loop).result(10)
+            time.sleep(away_s)
+            asyncio.run_coroutine_threadsafe(made.start(), made._loop).result(10)
 
         thread = threading.Thread(target=restart)
         thread.start()
         assert batch(made, source, out) == 0
         thread.join()
-    assert len(answers(out)) == 400
+    assert set(answers(out)) == {f"r{i}" for i in range(400)}
+
+
+def test_a_full_disk_ends_the_run_and_the_next_goes_on(
+    gateway: FakeGateway, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = write(tmp_path / "in.jsonl", 50), tmp_path / "out.jsonl"
+    with files_no_longer_than(4000):
+        assert batch(gateway, source, out) == 1
+    assert f"Cannot write {out}: File too large; run the same command to go on." in capsys.readouterr().err
+    before = out.read_bytes()
+    assert 0 < len(answers(out)) < 50 and before.endswith(b"\n")
+    assert batch(gateway, source, out) == 0
+    assert out.read_bytes().startswith(before)
+    assert texts(out) == {f"r{i}": f"prompt {i % 7} {i}" for i in range(50)}
+
+
+def test_the_output_of_another_batch_is_left_alone(gateway: FakeGateway, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    assert batch(gateway, write(tmp_path / "in.jsonl", 9), out) == 0
+    before = out.read_bytes()
+    with pytest.raises(UserError, match="belongs to a batch with other requests; choose another output"):
+        batch(gateway, write(tmp_path / "other.jsonl", 10), out)
+    assert out.read_bytes() == before
+    assert len(gateway.seen) == 9
 
 
 def test_patience_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ from common.errors import UserError
 from deploy.batch.contents import Contents, read_contents
 from deploy.batch.journal import DiskFull, Journal, LineFile, Paths
 from deploy.batch.lines import FAULT, answer_line, error_line
+from tests.deploy.batch.small_disk import files_no_longer_than
 
 
 @pytest.fixture
@@ -119,23 +117,11 @@ def test_a_strangers_line_in_the_output_is_told(paths: Paths, contents: Contents
         opened(paths, contents)
 
 
-@pytest.fixture
-def small_disk() -> Iterator[None]:
-    """No file may grow beyond 100 bytes."""
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    signal.signal(signal.SIGXFSZ, handler)
-
-
-@pytest.mark.usefixtures("small_disk")
 def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "out"
     file = LineFile(path)
     file.append(b"a" * 79 + b"\n")
-    with pytest.raises(DiskFull, match="Cannot write"):
+    with files_no_longer_than(100), pytest.raises(DiskFull, match="Cannot write"):
         file.append(b"b" * 79 + b"\n")
     file.close()
     assert path.read_bytes() == b"a" * 79 + b"\n"
