@@ -71,7 +71,11 @@ class ReplicaActor:
         await self._worker.stop(grace_s)
 
     async def _start(self) -> None:
-        async with self._slots.taken():
+        async with contextlib.AsyncExitStack() as turn:
+            try:
+                await turn.enter_async_context(self._slots.taken())
+            except OSError as error:
+                _LOG.warning("starts without waiting for other workers of this node: %s", error)
             self._has_turn.set()
             await self._worker.start()
             with contextlib.suppress(TimeoutError):

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-_POLL_S = 0.1
+_POLL_S = 0.5  # dozens may wait
 
 
 class StartSlots:

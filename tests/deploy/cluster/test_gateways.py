@@ -52,6 +52,13 @@ def listens(port: int) -> bool:
         return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/liveness", timeout=30, trust_env=False).status_code == httpx.codes.OK
+    except httpx.HTTPError:
+        return False
+
+
 def known(url: str) -> set[str]:
     workers = httpx.get(url, timeout=5, trust_env=False).json()["workers"]
     return {worker["incarnation"] for worker in workers if worker["state"] == "ready"}
@@ -69,5 +76,12 @@ def test_a_killed_gateway_is_started_again(tiny: ClusterFleet, victim: str) -> N
     with measured(f"the gateway: {victim}", tiny, is_whole) as load:
         process.kill()
         assert_all_end([old.pid], 5)
+        if victim == "gateway":
+            wait_until(lambda: answers(tiny.url), 60, "its successor answers")
+            began_s = time.monotonic()
+            wait_until(lambda: tiny.ready() == before, 30, "it has found the fleet again")
+            found_s = time.monotonic() - began_s
+            print(f"\n| a gateway restarted alone | finds the fleet {found_s:.2f} s after its first answer |")
+            assert found_s <= 2
     if victim == "gateway":  # who came while it was away has waited; only what it was answering is lost
         assert not [fault for fault in load.faults if "503" in fault or "ConnectError" in fault], load.faults
