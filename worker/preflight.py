@@ -44,9 +44,15 @@ def _check_driver() -> None:
 
 def _check_config(settings: WorkerSettings, path: Path) -> None:
     """Whatever Transformers runs is judged by Transformers, later."""
-    overrides, impl = settings.json_model_override_args, settings.model_impl
-    if not uses_transformers(read_raw_config(path, overrides), impl):
-        load_model_config(path, context_length=settings.context_length, overrides=overrides, model_impl=impl)
+    overrides, impl, embeds = settings.json_model_override_args, settings.model_impl, settings.is_embedding
+    if not uses_transformers(read_raw_config(path, overrides, is_embedding=embeds)[0], impl):
+        load_model_config(
+            path,
+            context_length=settings.context_length,
+            overrides=overrides,
+            model_impl=impl,
+            is_embedding=embeds,
+        )
 
 
 def _check_tokenizer_path(named: str | None) -> None:

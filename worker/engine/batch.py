@@ -17,6 +17,9 @@ Bools = npt.NDArray[np.bool_]
 Float32s = npt.NDArray[np.float32]
 
 
+NOT_FINITE = "The model computed numbers that are not finite."
+
+
 class RowAdmission(msgspec.Struct, frozen=True, eq=False):
     """A request takes (or takes again, after a retraction) a row of the request table with this step.
 
@@ -94,11 +97,13 @@ class ForwardBatch(msgspec.Struct, frozen=True, eq=False):
 
 class StepResult(msgspec.Struct, frozen=True, eq=False):
     """What a pass sampled: `token_ids[i]` for sequence i, -1 where `samples[i]` was False. int32 [R]. `scores` answer
-    the batch's `score_requests`, in order."""
+    the batch's `score_requests`, in order. An embedding model samples nothing: its `token_ids` are all -1, and
+    `vectors` are those of the sequences with `samples`, in order."""
 
     token_ids: Int32s
     cuda_graph: bool = False  # a captured graph computed it
     scores: tuple[Scores, ...] = ()
+    vectors: Float32s | None = None  # [number of samples, embedding_size], not normalised
 
 
 class StepFailed(Exception):
@@ -138,6 +143,16 @@ class RunnerInfo:
     available_memory_bytes: int
     overlaps: bool  # launch() returns before the pass is done, so scheduling ahead pays
     has_logits: bool = True  # False: its tokens come from no distribution, so there are no log-probabilities
+    embedding_size: int = 0  # numbers in a vector; 0: it chooses tokens
+    reuses_prefixes: bool = True  # False: every token of a prompt must be computed for its own sake
+
+
+class NewWeights(Protocol):
+    """Weights that a runner's model can take on: loaded and checked, but not in use."""
+
+    def use(self) -> None:
+        """Compute with them from the next pass on. Call it between passes, with none in flight."""
+        ...
 
 
 class ModelRunner(Protocol):

@@ -13,7 +13,7 @@ from worker.attention.kv_pool import KVPool
 from worker.attention.torch_native import TorchNativeAttention
 from worker.config import WorkerSettings
 from worker.engine import inputs
-from worker.engine.batch import ForwardBatch, RunnerInfo, Scores, StepFailed, StepResult
+from worker.engine.batch import NOT_FINITE, ForwardBatch, NewWeights, RunnerInfo, Scores, StepFailed, StepResult
 from worker.engine.cpu_tuning import keep_freed_memory
 from worker.engine.loading import compute_dtype, load_model
 from worker.engine.logprobs import ScoredTokens, in_order, prompt_requests, sampled_requests, score, score_prompt
@@ -22,6 +22,7 @@ from worker.engine.next_tokens import NextTokens
 from worker.engine.out_of_memory import step_failed
 from worker.engine.page_table import PageTable
 from worker.engine.sampler import sample
+from worker.engine.pooling import Pooler, make_pooler
 from worker.engine.sampling_table import Masked, SamplingTable
 from worker.layers.torch_ops import TorchOps
 from worker.models.config import ModelConfig
@@ -38,7 +39,23 @@ class DoneStep:
     scores: tuple[Scores, ...]
 
     def result(self) -> StepResult:
-        return StepResult(token_ids=self.token_ids.numpy().astype(np.int32), scores=self.scores)
+    vectors: torch.Tensor | None = None
+        return StepResult(
+            token_ids=self.token_ids.numpy().astype(np.int32),
+            scores=self.scores,
+            vectors=None if self.vectors is None else self.vectors.numpy(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _SecondModel:
+    """`NewWeights` in a model of their own, which takes the place of the one in use."""
+
+    runner: CpuRunner
+    model: Decoder
+
+    def use(self) -> None:
+        self.runner.take(self.model)
 
 
 class CpuRunner:
@@ -73,7 +90,8 @@ class CpuRunner:
         self._table = PageTable(max_rows=size.max_rows, context_len=config.context_len, page_size=page_size)
         self._next_tokens = NextTokens(size.max_rows, _CPU)
         self._sampling = SamplingTable(vocab_size=config.vocab_size, eos_token_ids=config.eos_token_ids, device=_CPU)
-        self._info = RunnerInfo(
+        self._pooler = make_pooler(config, size.max_rows, _CPU)
+        info = RunnerInfo(
             device="cpu",
             dtype=str(dtype).removeprefix("torch."),
             vocab_size=config.vocab_size,
@@ -94,6 +112,7 @@ class CpuRunner:
         return self._info
 
     @torch.inference_mode()
+        self._info = info if self._pooler is None else self._pooler.describe(info)
     def launch(self, batch: ForwardBatch) -> DoneStep:
         self._table.apply(batch.page_writes)
         try:
@@ -125,6 +144,8 @@ class CpuRunner:
         if not batch.num_decode:
             return prefill_ids
         rows = torch.from_numpy(batch.rows[: batch.num_decode]).long()
+        if self._pooler is not None:
+            return DoneStep(token_ids, (), self._pool(self._pooler, batch, hidden))
         return torch.cat((self._next_tokens.read(rows), prefill_ids))
 
     def _masked(self, batch: ForwardBatch) -> Masked | None:
@@ -135,6 +156,12 @@ class CpuRunner:
 
     def _sample(self, batch: ForwardBatch, hidden: torch.Tensor, scored: list[ScoredTokens]) -> torch.Tensor:
         """Token ids int64 [S]; their log-probabilities, where asked for, go to `scored`."""
+    def _pool(self, pooler: Pooler, batch: ForwardBatch, hidden: torch.Tensor) -> torch.Tensor:
+        vectors = pooler.pool(batch, hidden)
+        if not bool(vectors.isfinite().all()):
+            raise StepFailed(NOT_FINITE)
+        return vectors
+
         rows = batch.rows[batch.samples]
         logits = self._model.logits(hidden.index_select(0, torch.from_numpy(inputs.sampled_tokens(batch))))
         wishes = sampled_requests(batch)
@@ -142,7 +169,7 @@ class CpuRunner:
         raw = logits[torch.from_numpy(places)] if wishes else logits  # a copy: sampling changes the logits
         token_ids = sample(logits, self._sampling.batch(rows, self._masked(batch)))
         if bool((token_ids < 0).any()):
-            raise StepFailed("The model computed numbers that are not finite.")
+            raise StepFailed(NOT_FINITE)
         if wishes:
             scored.append(score(raw, token_ids[torch.from_numpy(places)], wishes))
         self._sampling.record(rows, token_ids)

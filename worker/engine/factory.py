@@ -35,6 +35,7 @@ def create_runner(settings: WorkerSettings, clock: DeviceClock | None = None) ->
         overrides=settings.json_model_override_args,
         model_impl=settings.model_impl,
         trust_remote_code=settings.trust_remote_code,
+        is_embedding=settings.is_embedding,
     )
     if device == "sim":
         return _sim_runner(settings, config, path, clock or SleepingClock())
@@ -47,6 +48,10 @@ def _sim_runner(settings: WorkerSettings, config: ModelConfig, path: Path, clock
     from worker.engine.sim.runner import SimRunner
     from worker.engine.sim.words import answer_ids
 
+    if config.pooling is not None:
+        raise UserError(
+            "An embedding model's numbers are its answer, and --device sim computes none; use --device cpu or cuda."
+        )
     profile = load_profile(settings.sim_profile)
     tokenizer = path if settings.tokenizer_path is None else Path(settings.tokenizer_path)
     ids = answer_ids(tokenizer, vocab_size=config.vocab_size, never=config.eos_token_ids)

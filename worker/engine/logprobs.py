@@ -31,10 +31,10 @@ class ScoredTokens:
         """The same on the host, in pinned memory, once the stream has got there. For results of a GPU."""
         return ScoredTokens(
             self.requests,
-            _pinned(self.chosen),
-            _pinned(self.top_ids),
-            _pinned(self.top),
-            tuple(_pinned(values) for values in self.listed),
+            pinned(self.chosen),
+            pinned(self.top_ids),
+            pinned(self.top),
+            tuple(pinned(values) for values in self.listed),
         )
 
     def split(self) -> list[Scores]:
@@ -106,5 +106,6 @@ def in_order(batch: ForwardBatch, scored: Sequence[ScoredTokens]) -> tuple[Score
     return tuple(found[id(request)] for request in batch.score_requests)
 
 
-def _pinned(values: torch.Tensor) -> torch.Tensor:
+def pinned(values: torch.Tensor) -> torch.Tensor:
+    """A copy in pinned memory of the host, there once the stream has got there."""
     return torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)

@@ -167,6 +167,7 @@ class StepOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
     deltas: list[TokenDelta] = []
     rids: list[str] = []
+    vector: bytes = b""  # an embedding model's answer, float32, not normalised
     tokens: list[int] = []
 
 
@@ -315,3 +316,4 @@ class SchedulerFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
 SchedulerMessage = (
     StepOutput | LoadReport | HotPrefixes | CallReply | CacheChanges | ModelFound | SchedulerReady | SchedulerFailed
 )
+    embedding_size: int = 0  # numbers in an embedding; 0: the model generates text

@@ -12,6 +12,7 @@ import orjson
 
 from common.errors import UserError
 from worker.layers.rope_config import RopeConfig
+from worker.models.embedding import Pooling, decoder_config, read_embedding_config
 from worker.models.registry import ARCHITECTURES, Family
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -24,7 +25,7 @@ _ELSEWHERE = " by canopy's own code; use --model-impl transformers"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """What a runner needs to know of any model. Sizes in elements, `context_len` in tokens, `dtype` the checkpoint's
-    own. Heads and `head_dim` are those of the KV pool."""
+    own. Heads and `head_dim` are those of the KV pool. `pooling`: it makes embeddings; None: it generates text."""
 
     architecture: str
     vocab_size: int
@@ -35,6 +36,7 @@ class ModelConfig:
     context_len: int
     eos_token_ids: tuple[int, ...]
     dtype: str
+    pooling: Pooling | None = None
 
     @property
     def q_size(self) -> int:
@@ -67,20 +69,23 @@ def load_model_config(
     overrides: Mapping[str, Any] | None = None,
     model_impl: ModelImpl = "auto",
     trust_remote_code: bool = False,
+    is_embedding: bool = False,
 ) -> ModelConfig:
     """The configuration of the checkpoint in directory `path`: a LlamaConfig for the families of the registry, else, or
     if `model_impl` asks for it, a TransformersConfig.
 
-    `overrides` replaces keys of config.json; `context_length` shortens the model's own. Raises UserError if a file is
-    missing or broken, or asks for something that is not supported.
+    `overrides` replaces keys of config.json; `context_length` shortens the model's own; `is_embedding`: it makes
+    embeddings, whether or not its files say so. Raises UserError if a file is missing or broken, or asks for something
+    that is not supported.
     """
-    raw = read_raw_config(path, overrides)
+    raw, pooling = read_raw_config(path, overrides, is_embedding=is_embedding)
     architecture = raw["architectures"][0]
     family = ARCHITECTURES.get(architecture)
     if uses_transformers(raw, model_impl):
         from worker.models.transformers_config import read_config  # torch and Transformers take seconds to import
 
-        return read_config(path, raw, context_length=context_length, trust_remote_code=trust_remote_code)
+        found = read_config(path, raw, context_length=context_length, trust_remote_code=trust_remote_code)
+        return replace(found, pooling=pooling)
     if family is None:
         known = ", ".join(sorted(ARCHITECTURES))
         raise UserError(
@@ -93,18 +98,22 @@ def load_model_config(
         raise UserError(f"{path / 'config.json'} lacks the key {error}.") from None
     except (TypeError, ValueError) as error:
         raise UserError(f"{path / 'config.json'} holds a value of the wrong type: {error}.") from None
-    return _limit_context(config, raw, family, context_length)
+    return replace(_limit_context(config, raw, family, context_length), pooling=pooling)
 
 
-def read_raw_config(path: Path, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """config.json of the checkpoint in directory `path`, with the keys of `overrides` replaced. Raises UserError unless
-    it names an architecture and whole weights."""
+def read_raw_config(
+    path: Path, overrides: Mapping[str, Any] | None = None, *, is_embedding: bool = False
+) -> tuple[dict[str, Any], Pooling | None]:
+    """config.json of the checkpoint in directory `path`, with the keys of `overrides` replaced; one that makes
+    embeddings as the decoder that it is, and how it pools. Raises UserError unless it names an architecture and whole
+    weights."""
     raw = _read_json(path / "config.json", required=True) | dict(overrides or {})
     if not raw.get("architectures"):
         raise UserError(f"{path / 'config.json'} lacks the key 'architectures'.")
     if "quantization_config" in raw:
         raise UserError("The checkpoint is quantised, which is not supported; use an unquantised one or a GGUF file.")
-    return raw
+    embedding = read_embedding_config(path, raw, asked=is_embedding)
+    return (raw, None) if embedding is None else (decoder_config(raw, embedding), embedding.pooling)
 
 
 def uses_transformers(raw: Mapping[str, Any], model_impl: ModelImpl) -> bool:

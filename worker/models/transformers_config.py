@@ -22,6 +22,7 @@ class TransformersConfig(ModelConfig):
     """What worker/models/transformers_model.py needs besides."""
 
     hf: Any  # Transformers' configuration object
+    hidden_size: int
     attention_modules: tuple[str, ...]  # their names, by layer
     body: str  # name of the module that turns token ids into hidden states
     trust_remote_code: bool
@@ -58,6 +59,7 @@ def read_config(
         eos_token_ids=eos_token_ids(path, raw, int(text.vocab_size)),
         dtype=checkpoint_dtype(raw),
         hf=hf,
+        hidden_size=int(text.hidden_size),
         attention_modules=layout.attention,
         body=layout.body,
         trust_remote_code=trust_remote_code,

@@ -16,6 +16,7 @@ from common.errors import UserError
 Shape = tuple[int, ...]
 
 _INDEX = "model.safetensors.index.json"
+_BODY = "model."  # names lack it where a checkpoint has no output projection, as those of embedding models
 _DUMMY_STD = 0.02  # the usual initialiser range: activations stay finite through many layers
 
 
@@ -63,10 +64,11 @@ class SafetensorsWeights:
         return out
 
     def _read(self, name: str, shape: Shape) -> torch.Tensor:
-        file = self._where.get(name)
+        stored = name if name in self._where else name.removeprefix(_BODY)
+        file = self._where.get(stored)
         if file is None:
             raise UserError(f"The checkpoint has no tensor {name}; its files are incomplete or do not fit its config.")
-        tensor: torch.Tensor = self._open(file).get_tensor(name)
+        tensor: torch.Tensor = self._open(file).get_tensor(stored)
         if tuple(tensor.shape) != shape:
             raise UserError(f"Tensor {name} has the shape {list(tensor.shape)}, but the config asks for {list(shape)}.")
         return tensor

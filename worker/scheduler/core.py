@@ -14,7 +14,7 @@ from worker.cache.pool import KvPool
 from worker.cache.prefix import PrefixCache
 from worker.cache.radix import RadixCache
 from worker.config import WorkerSettings
-from worker.engine.batch import ForwardBatch, ModelRunner, PendingStep, StepFailed
+from worker.engine.batch import ForwardBatch, ModelRunner, PendingStep, RunnerInfo, StepFailed
 from worker.grammar.base import GrammarCompiler, GrammarFault, GrammarState
 from worker.ipc.messages import (
     AbortAll,
@@ -99,7 +99,7 @@ class Scheduler:
 
         self._limits = limits = resolve_limits(settings, info)
         self._priorities = priorities = PriorityRules.of(settings)
-        self._prefixes = cache = _make_cache(settings, info.page_size)
+        self._prefixes = cache = _make_cache(settings, info)
         self._recorder = recorder_of(settings, cache, info.num_pages, emit)
         self._pool = pool = KvPool(info.num_pages, self._recorder or cache)
         self._table = table = RequestTable(info.max_rows, limits.max_req_len, info.page_size)
@@ -350,7 +350,7 @@ class Scheduler:
         self._results.handle(launched.plan, result)
 
 
-def _make_cache(settings: WorkerSettings, page_size: int) -> PrefixCache:
-    if settings.disable_radix_cache:
-        return NoPrefixCache(page_size)
-    return RadixCache(page_size, settings.radix_eviction_policy)
+def _make_cache(settings: WorkerSettings, info: RunnerInfo) -> PrefixCache:
+    if settings.disable_radix_cache or not info.reuses_prefixes:
+        return NoPrefixCache(info.page_size)
+    return RadixCache(info.page_size, settings.radix_eviction_policy)

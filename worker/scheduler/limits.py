@@ -37,15 +37,18 @@ class Limits:
 
     def max_new_tokens(self, asked: int | None, prompt_len: int) -> int:
         """Outputs allowed. They fit the pool and the context together with the prompt."""
-        room = self.max_req_len - prompt_len - 1
+        room = max(self.max_req_len - prompt_len - 1, 0)
         return room if asked is None else min(asked, room)
 
 
 def resolve_limits(settings: WorkerSettings, info: RunnerInfo) -> Limits:
     """Combine settings and runner. Raises UserError if no request could ever be served."""
     pool = info.num_pages * info.page_size
-    max_req_len = min(info.context_len - 1, pool - 1)
-    max_req_input_len = max_req_len - MIN_OUTPUT_ROOM_TOKENS
+    if info.embedding_size:  # nothing follows a prompt
+        max_req_len = max_req_input_len = min(info.context_len, pool - 1)
+    else:
+        max_req_len = min(info.context_len - 1, pool - 1)
+        max_req_input_len = max_req_len - MIN_OUTPUT_ROOM_TOKENS
     if max_req_input_len < 1:
         raise UserError(
             f"A KV pool of {pool} tokens with a context of {info.context_len} serves no request; "

@@ -26,8 +26,10 @@ class Outbox:
         num_outputs: int,
         finish: FinishReason | None,
         scores: Sequence[TokenScore] = (),
+        vector: bytes = b"",
     ) -> None:
-        """News of one request with `num_outputs` outputs, `token_ids` included; `scores` are theirs, if asked for."""
+        """News of one request with `num_outputs` outputs, `token_ids` included; `scores` are theirs, if asked for.
+        `vector`: what it gets in place of tokens."""
         self._deltas.append(
             TokenDelta(
                 rid=request.rid,
@@ -41,6 +43,7 @@ class Outbox:
                 scores=list(scores),
                 prompt_scores=request.prompt_scores if num_outputs == len(token_ids) else [],
                 times=self._times(request, num_outputs) if request.traced else None,
+                vector=vector,
             )
         )
 

@@ -32,6 +32,7 @@ def ready_message(info: RunnerInfo, limits: Limits) -> SchedulerReady:
         architectures=list(info.architectures),
         available_memory_bytes=info.available_memory_bytes,
         has_logits=info.has_logits,
+        embedding_size=info.embedding_size,
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.cache.pool import KvPool
-from worker.engine.batch import RunnerInfo, StepFailed, StepResult
+from worker.engine.batch import Float32s, RunnerInfo, StepFailed, StepResult
 from worker.grammar.base import GrammarFault
 from worker.ipc.messages import FinishReason, TokenScore
 from worker.log_lines import StepFailedLine
@@ -27,6 +27,7 @@ STEP_FAILED = "The step that computed this request failed: {fault}"
 # Kinds of token ids. A request that ignores EOS (1) minds only what is greater.
 _PLAIN, _EOS, _UNUSABLE = 0, 1, 2
 _LENGTH = FinishReason(kind="length")
+_ANSWERED = FinishReason(kind="stop")
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,9 @@ class ResultHandler:
         scores = keep_scores(plan, result, live, table) if batch.score_requests else {}
         sampled = live & batch.samples
         sampled_rows = batch.rows[sampled].astype(np.int64)
+        if result.vectors is not None:
+            self._end_with(table.requests(sampled_rows), result.vectors[live[batch.samples]])
+            return
         num_decoded = int(np.count_nonzero(sampled[: batch.num_decode]))
         self._append(sampled_rows, result.token_ids[sampled], num_decoded, scores)
         if batch.num_decode:
@@ -78,6 +82,12 @@ class ResultHandler:
                 cuda_graph=result.cuda_graph,
                 queued=len(self._waiting),
             )
+
+    def _end_with(self, requests: Sequence[Request], vectors: Float32s) -> None:
+        """Requests whose answers are vectors, one each."""
+        for request, vector in zip(requests, vectors, strict=True):
+            self._outbox.add(request, [], 0, _ANSWERED, vector=vector.tobytes())
+            self._lifecycle.finish(request, 0)
 
     def fail(self, plan: Plan, fault: StepFailed) -> None:
         """A step failed: its requests end, everyone else goes on."""

@@ -29,6 +29,9 @@ class ModelSettings(Settings):
     model_impl: Literal["auto", "canopy", "transformers"] = _option(
         "auto", "code that runs the model; auto = canopy's own where it knows the architecture"
     )
+    is_embedding: bool = _option(
+        False, "make embeddings, no text; needless where files of sentence-transformers say so"
+    )
     trust_remote_code: bool = _option(False, "run Python code that the model's repository brings")
     weight_version: str = _option("default", "name of these weights, repeated in answers")
     json_model_override_args: JsonObject = _option({}, "keys of config.json to replace, as JSON")
@@ -46,7 +49,6 @@ class ModelSettings(Settings):
     )
     detokenizer_worker_num: int = _option(1, "detokenizer processes", not_built="add --replicas instead")
     model_loader_extra_config: JsonObject = _option({}, "options of the weight loader", not_built="leave it out")
-    is_embedding: bool = _option(False, "serve embeddings", not_built="only text generation is served, leave it out")
     enable_multimodal: bool = _option(
         False, "serve images, video and audio", not_built="only text is served, leave it out"
     )

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from worker.engine.batch import ForwardBatch, Int32s, StepFailed, StepResult
+from worker.engine.batch import NOT_FINITE, ForwardBatch, Int32s, StepFailed, StepResult
 from worker.engine.logprobs import ScoredTokens, in_order
 from worker.engine.out_of_memory import step_failed
 
@@ -22,6 +23,7 @@ class LaunchedStep:
     sequences: npt.NDArray[np.int64]
     batch: ForwardBatch
     cuda_graph: bool
+    vectors: torch.Tensor | None = None  # of an embedding model; on their way too
 
     def result(self) -> StepResult:
         try:
@@ -29,7 +31,10 @@ class LaunchedStep:
         except (MemoryError, RuntimeError) as error:
             raise step_failed(error, self.batch, where="GPU") from error
         if len(outcomes) and int(outcomes.min()) < 0:
-            raise StepFailed("The model computed numbers that are not finite.")
+            raise StepFailed(NOT_FINITE)
+        vectors = None if self.vectors is None else self.vectors.numpy()
+        if vectors is not None and not np.isfinite(vectors).all():
+            raise StepFailed(NOT_FINITE)
         token_ids = np.full(len(self.batch.rows), -1, np.int32)
         token_ids[self.sequences] = outcomes
-        return StepResult(token_ids, self.cuda_graph, in_order(self.batch, self.scored))
+        return StepResult(token_ids, self.cuda_graph, in_order(self.batch, self.scored), vectors)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 
@@ -13,7 +14,7 @@ from common.errors import UserError
 from worker.attention.flashinfer_kernels import HEAD_DIMS
 from worker.attention.kv_pool import KVPool
 from worker.config import WorkerSettings
-from worker.engine.batch import ForwardBatch, RunnerInfo
+from worker.engine.batch import ForwardBatch, NewWeights, RunnerInfo
 from worker.engine.cuda.attention import CudaAttention
 from worker.engine.cuda.cascade import CASCADE_COST, MAX_GROUPS, MIN_CASCADE_ROWS, Grouping, alone
 from worker.engine.cuda.graph_sizes import cascade_sizes, pass_sizes
@@ -24,12 +25,13 @@ from worker.engine.cuda.passes import DevicePass, Passes, PassShape
 from worker.engine.cuda.prefix_groups import PrefixGroups
 from worker.engine.cuda.sampling import CudaSampling
 from worker.engine.cuda.staging import ResultSlots, Staging
-from worker.engine.loading import compute_dtype, load_model
-from worker.engine.logprobs import ScoredTokens, prompt_requests, sampled_requests, score, score_prompt
+from worker.engine.loading import compute_dtype, load_on_gpu
+from worker.engine.logprobs import ScoredTokens, pinned, prompt_requests, sampled_requests, score, score_prompt
 from worker.engine.memory import kv_bytes_per_token
 from worker.engine.out_of_memory import step_failed, told_to_the_user
 from worker.engine.page_table import PageTable
 from worker.layers.cuda.ops import CudaOps
+from worker.engine.pooling import Pooler, make_pooler
 from worker.layers.rotary import cos_sin_table
 from worker.models.config import LlamaConfig, ModelConfig
 from worker.models.llama import LlamaModel
@@ -75,11 +77,14 @@ class CudaRunner:
         self._results = ResultSlots(size.max_rows)
         sizes = pass_sizes(settings, total_bytes=memory.total_bytes, max_rows=size.max_rows)
         self._graph_staging = Staging(self._passes.max_graph_staging(max((*sizes, 1))), device)
+        self._pooler = make_pooler(config, size.max_rows, device)
         self._head = ops.heads[-1]
+        if self._pooler is not None:
+            sizes = ()  # nothing is ever decoded
         self._head.reserve(max((*sizes, _MIN_LOGIT_ROWS)))
         self._sampling = CudaSampling(config, size.max_rows, self._head, self._passes.next_tokens, device)
         self._graphs = self._make_graphs(settings, sizes)
-        self._info = RunnerInfo(
+        info = RunnerInfo(
             device="cuda",
             dtype=str(dtype).removeprefix("torch."),
             vocab_size=config.vocab_size,
@@ -96,6 +101,7 @@ class CudaRunner:
         )
 
     @property
+        self._info = info if self._pooler is None else self._pooler.describe(info)
     def info(self) -> RunnerInfo:
         return self._info
 
@@ -105,6 +111,8 @@ class CudaRunner:
         try:
             self._sampling.admit(batch.admissions)
             work, captured, hidden = self._launch_pass(batch)
+            if self._pooler is not None:
+                return self._launch_pooled(self._pooler, batch)
             outcome = self._sampling.choose(batch, work)
             scored = self._score(batch, work, hidden) if batch.score_requests else ()
             return LaunchedStep(self._results.fetch(outcome), scored, work.sequences, batch, captured)
@@ -123,7 +131,15 @@ class CudaRunner:
     def close(self) -> None:
         torch.cuda.synchronize()
         self._graphs.clear()
-        del self._model, self._passes
+        del self._model, self._successors, self._passes
+
+    def _launch_pooled(self, pooler: Pooler, batch: ForwardBatch) -> LaunchedStep:
+        """A pass of which only hidden states are wanted: nothing is sampled in it, so no logits are computed."""
+        silent = msgspec.structs.replace(batch, samples=np.zeros_like(batch.samples))
+        work, captured, hidden = self._launch_pass(silent)
+        assert hidden is not None
+        vectors = pinned(pooler.pool(batch, hidden))
+        return LaunchedStep(self._results.fetch(work.token_ids), (), work.sequences, batch, captured, vectors)
 
     def _launch_pass(self, batch: ForwardBatch) -> tuple[DevicePass, bool, torch.Tensor | None]:
         """Also: whether a graph computes it, and the final hidden states, which passes with prompts always have."""
