@@ -21,8 +21,8 @@ from worker.engine.memory import cpu_pool_size, kv_bytes_per_token
 from worker.engine.next_tokens import NextTokens
 from worker.engine.out_of_memory import step_failed
 from worker.engine.page_table import PageTable
-from worker.engine.sampler import sample
 from worker.engine.pooling import Pooler, make_pooler
+from worker.engine.sampler import sample
 from worker.engine.sampling_table import Masked, SamplingTable
 from worker.layers.torch_ops import TorchOps
 from worker.models.config import ModelConfig
@@ -37,9 +37,9 @@ class DoneStep:
 
     token_ids: torch.Tensor
     scores: tuple[Scores, ...]
+    vectors: torch.Tensor | None = None
 
     def result(self) -> StepResult:
-    vectors: torch.Tensor | None = None
         return StepResult(
             token_ids=self.token_ids.numpy().astype(np.int32),
             scores=self.scores,
@@ -106,13 +106,13 @@ class CpuRunner:
             available_memory_bytes=psutil.virtual_memory().available,
             overlaps=False,
         )
+        self._info = info if self._pooler is None else self._pooler.describe(info)
 
     @property
     def info(self) -> RunnerInfo:
         return self._info
 
     @torch.inference_mode()
-        self._info = info if self._pooler is None else self._pooler.describe(info)
     def launch(self, batch: ForwardBatch) -> DoneStep:
         self._table.apply(batch.page_writes)
         try:
@@ -129,6 +129,8 @@ class CpuRunner:
         self._attention.plan(inputs.pass_metadata(batch, self._table, positions))
         hidden = self._model.forward(self._input_ids(batch), torch.from_numpy(positions), self._attention)
         token_ids = torch.full((len(batch.rows),), -1, dtype=torch.int64)
+        if self._pooler is not None:
+            return DoneStep(token_ids, (), self._pool(self._pooler, batch, hidden))
         scored: list[ScoredTokens] = []
         if batch.samples.any():
             token_ids[torch.from_numpy(batch.samples)] = self._sample(batch, hidden, scored)
@@ -139,13 +141,17 @@ class CpuRunner:
                 scored.append(score_prompt(request, hidden, self._model.logits, first))
         return DoneStep(token_ids, in_order(batch, scored))
 
+    def _pool(self, pooler: Pooler, batch: ForwardBatch, hidden: torch.Tensor) -> torch.Tensor:
+        vectors = pooler.pool(batch, hidden)
+        if not bool(vectors.isfinite().all()):
+            raise StepFailed(NOT_FINITE)
+        return vectors
+
     def _input_ids(self, batch: ForwardBatch) -> torch.Tensor:
         prefill_ids = torch.from_numpy(batch.prefill_ids).long()
         if not batch.num_decode:
             return prefill_ids
         rows = torch.from_numpy(batch.rows[: batch.num_decode]).long()
-        if self._pooler is not None:
-            return DoneStep(token_ids, (), self._pool(self._pooler, batch, hidden))
         return torch.cat((self._next_tokens.read(rows), prefill_ids))
 
     def _masked(self, batch: ForwardBatch) -> Masked | None:
@@ -156,12 +162,6 @@ class CpuRunner:
 
     def _sample(self, batch: ForwardBatch, hidden: torch.Tensor, scored: list[ScoredTokens]) -> torch.Tensor:
         """Token ids int64 [S]; their log-probabilities, where asked for, go to `scored`."""
-    def _pool(self, pooler: Pooler, batch: ForwardBatch, hidden: torch.Tensor) -> torch.Tensor:
-        vectors = pooler.pool(batch, hidden)
-        if not bool(vectors.isfinite().all()):
-            raise StepFailed(NOT_FINITE)
-        return vectors
-
         rows = batch.rows[batch.samples]
         logits = self._model.logits(hidden.index_select(0, torch.from_numpy(inputs.sampled_tokens(batch))))
         wishes = sampled_requests(batch)

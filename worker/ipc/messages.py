@@ -155,6 +155,7 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     scores: list[TokenScore] = []  # of `token_ids`, if the request asks for log-probabilities
     prompt_scores: list[TokenScore] = []  # with the first token: of the prompt, from the position asked for
     times: RequestTimes | None = None  # of a traced request
+    vector: bytes = b""  # an embedding model's answer, float32, not normalised
 
 
 class StepOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="step"):
@@ -167,7 +168,6 @@ class StepOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
     deltas: list[TokenDelta] = []
     rids: list[str] = []
-    vector: bytes = b""  # an embedding model's answer, float32, not normalised
     tokens: list[int] = []
 
 
@@ -304,6 +304,7 @@ class SchedulerReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     architectures: list[str]
     available_memory_bytes: int = 0  # left on the device beside weights, pool and graphs
     has_logits: bool = True  # False: no log-probabilities and no structured output
+    embedding_size: int = 0  # numbers in an embedding; 0: the model generates text
 
 
 class SchedulerFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
@@ -316,4 +317,3 @@ class SchedulerFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
 SchedulerMessage = (
     StepOutput | LoadReport | HotPrefixes | CallReply | CacheChanges | ModelFound | SchedulerReady | SchedulerFailed
 )
-    embedding_size: int = 0  # numbers in an embedding; 0: the model generates text

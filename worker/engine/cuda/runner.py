@@ -30,8 +30,8 @@ from worker.engine.logprobs import ScoredTokens, pinned, prompt_requests, sample
 from worker.engine.memory import kv_bytes_per_token
 from worker.engine.out_of_memory import step_failed, told_to_the_user
 from worker.engine.page_table import PageTable
-from worker.layers.cuda.ops import CudaOps
 from worker.engine.pooling import Pooler, make_pooler
+from worker.layers.cuda.ops import CudaOps
 from worker.layers.rotary import cos_sin_table
 from worker.models.config import LlamaConfig, ModelConfig
 from worker.models.llama import LlamaModel
@@ -75,12 +75,12 @@ class CudaRunner:
         self._cascade = not settings.disable_cascade_attention
         self._staging = Staging(_STAGED_INTS, device)
         self._results = ResultSlots(size.max_rows)
-        sizes = pass_sizes(settings, total_bytes=memory.total_bytes, max_rows=size.max_rows)
-        self._graph_staging = Staging(self._passes.max_graph_staging(max((*sizes, 1))), device)
         self._pooler = make_pooler(config, size.max_rows, device)
-        self._head = ops.heads[-1]
+        sizes = pass_sizes(settings, total_bytes=memory.total_bytes, max_rows=size.max_rows)
         if self._pooler is not None:
             sizes = ()  # nothing is ever decoded
+        self._graph_staging = Staging(self._passes.max_graph_staging(max((*sizes, 1))), device)
+        self._head = ops.heads[-1]
         self._head.reserve(max((*sizes, _MIN_LOGIT_ROWS)))
         self._sampling = CudaSampling(config, size.max_rows, self._head, self._passes.next_tokens, device)
         self._graphs = self._make_graphs(settings, sizes)
@@ -99,9 +99,9 @@ class CudaRunner:
             available_memory_bytes=GpuMemory.now(device).free_bytes,
             overlaps=True,
         )
+        self._info = info if self._pooler is None else self._pooler.describe(info)
 
     @property
-        self._info = info if self._pooler is None else self._pooler.describe(info)
     def info(self) -> RunnerInfo:
         return self._info
 
@@ -109,10 +109,10 @@ class CudaRunner:
     def launch(self, batch: ForwardBatch) -> LaunchedStep:
         self._table.apply(batch.page_writes)
         try:
-            self._sampling.admit(batch.admissions)
-            work, captured, hidden = self._launch_pass(batch)
             if self._pooler is not None:
                 return self._launch_pooled(self._pooler, batch)
+            self._sampling.admit(batch.admissions)
+            work, captured, hidden = self._launch_pass(batch)
             outcome = self._sampling.choose(batch, work)
             scored = self._score(batch, work, hidden) if batch.score_requests else ()
             return LaunchedStep(self._results.fetch(outcome), scored, work.sequences, batch, captured)
