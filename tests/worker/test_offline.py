@@ -75,6 +75,16 @@ def test_parameters_for_each_prompt_and_copies(engine: Engine) -> None:
     assert [answer["output_ids"] for answer in again] == [answer["output_ids"] for answer in first]
 
 
+def test_copies_of_a_prompt_compute_it_once(engine: Engine) -> None:
+    """In chunks of 128, with places for three at a time."""
+    prompt = [5 + number * number % 250 for number in range(500)]
+    answers = many(engine.generate(input_ids=prompt, sampling_params=GREEDY | {"n": 8}))
+    computed = [answer["meta_info"]["prompt_tokens"] - answer["meta_info"]["cached_tokens"] for answer in answers]
+    assert sorted(computed)[-1] == 500 and sum(computed) <= 500 + 7 * 16
+    alone = one(engine.generate(input_ids=prompt, sampling_params=GREEDY))
+    assert all(answer["output_ids"] == alone["output_ids"] for answer in answers)
+
+
 def test_stop_strings_give_the_same_text_as_a_search(engine: Engine) -> None:
     free = one(engine.generate("hello world", sampling_params=GREEDY | {"max_new_tokens": 200}))
     text = free["text"]

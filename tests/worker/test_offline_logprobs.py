@@ -113,6 +113,18 @@ def test_a_batch_scores_each_prompt_as_it_asks(engine: Engine, reference: Any) -
         assert [value for value, _, _ in scored] == pytest.approx(expected, abs=NEAR)
 
 
+def test_copies_share_the_part_of_a_prompt_that_is_not_scored(engine: Engine, reference: Any) -> None:
+    prompt = [11 * place % 280 + 3 for place in range(60)]
+    answers = ask(engine, [prompt] * 3, logprob_start_len=40)  # type: ignore[arg-type]
+    assert sorted(answer["meta_info"]["cached_tokens"] for answer in answers) == [0, 40, 40]
+    for answer in answers:
+        ids = prompt + answer["output_ids"]
+        scored = answer["meta_info"]["input_token_logprobs"][1:] + answer["meta_info"]["output_token_logprobs"]
+        lines = log_softmax(reference, ids)[40:-1]
+        expected = lines.gather(1, torch.tensor(ids[41:]).unsqueeze(1)).squeeze(1)
+        assert [value for value, _, _ in scored] == pytest.approx(expected.tolist(), abs=NEAR)
+
+
 def test_scores_survive_retractions(chat_model: Path, reference: Any) -> None:
     """A pool too small for all: some are retracted, and compute their prompts again."""
     prompts = [[(7 * i + j) % 280 + 3 for j in range(30)] for i in range(6)]

@@ -16,10 +16,7 @@ CLIP_MAX_NEW_TOKENS = 4096
 # Waiting requests above which lpm goes by arrival, to bound the cost of matching. SGLang's bound for lpm; ours for
 # dfs-weight too.
 MATCHED_MAX_WAITING = 128
-# A request with at most this many cached tokens counts as cold for in-batch grouping
-# (IN_BATCH_PREFIX_CACHING_CHECK_THRESHOLD).
-IN_BATCH_CHECK_TOKENS = 32
-# Cold requests that share this many first tokens with one ahead of them wait for it to fill the cache
+# Of requests that share this many uncached tokens one goes ahead, and the others wait until it has filled the cache
 # (IN_BATCH_PREFIX_CACHING_DEPRIORITIZE_THRESHOLD).
 IN_BATCH_SHARED_TOKENS = 32
 # Tokens between the longest prompt and the longest sequence (Scheduler.max_req_input_len).
@@ -27,6 +24,8 @@ MIN_OUTPUT_ROOM_TOKENS = 5
 
 # Ours: requests that leave the queue after a waiting request's turn by arrival before it goes first.
 MAX_OVERTAKEN = 64
+# Ours: waiting requests that a pass passes over because another computes their start; it ends there, to bound its cost.
+MAX_HELD = 512
 # Rank of a request without a priority: after all that have one (SGLang: sys.maxsize).
 LEAST_URGENT_RANK = 2**31
 # Ours: prompt tokens a step computes without --chunked-prefill-size. A CPU computes tokens slowly, so its chunks are

@@ -14,8 +14,9 @@ from worker.scheduler.admission import PrefillBudget, Verdict
 from worker.scheduler.limits import Limits
 from worker.scheduler.policies.base import QueuePolicy
 from worker.scheduler.preemption import Preemption
+from worker.scheduler.prefix_sharing import PrefixSharing
 from worker.scheduler.queue import WaitingQueue
-from worker.scheduler.request import Request, RequestStatus
+from worker.scheduler.request import NO_ROW, Request, RequestStatus
 from worker.scheduler.reserve import OutputReserve
 from worker.scheduler.rows import RequestTable
 from worker.scheduler.stats import SchedulerStats
@@ -64,7 +65,7 @@ class PrefillScheduler:
         self._stats = stats
         self._clock = clock
         self._chunked: Request | None = None
-        self._starting: list[Request] = []
+        self._last_chunks: list[PrefillChunk] = []
         self._full_since: tuple[int, Request | None] | None = None
 
     @property
@@ -91,7 +92,7 @@ class PrefillScheduler:
         full = self._full or not len(self._waiting)
         if self.chunked is not None or not full:
             self._fill(self._budget(num_decodes), chunks, full)
-        self._starting = [chunk.request for chunk in chunks]
+        self._last_chunks = chunks
         return chunks
 
     def _fill(self, budget: PrefillBudget, chunks: list[PrefillChunk], full: bool) -> None:
@@ -118,7 +119,8 @@ class PrefillScheduler:
     def _admit(self, budget: PrefillBudget, chunks: list[PrefillChunk]) -> None:
         verdict = budget.state() if chunks else Verdict.CONTINUE  # decodes alone never keep a first prompt out
         admitted: list[Request] = []
-        for request in self._ordered():
+        sharing = self._sharing(chunks)
+        for request in self._ordered(sharing):
             if verdict is Verdict.OTHER or len(chunks) == self._limits.prefill_max_requests:
                 break
             chunk = None
@@ -131,14 +133,31 @@ class PrefillScheduler:
             if chunk is not None:
                 chunks.append(chunk)
                 admitted.append(request)
+                sharing.lead(request, chunk.end)
         for request in admitted:
             self._waiting.remove(request)
-        if verdict is Verdict.NO_TOKEN:
+        if verdict is Verdict.NO_TOKEN and not sharing.num_held:  # who was held may need less in the next pass
             self._full_since = self._mark()
 
-    def _ordered(self) -> Iterator[Request]:
+    def _ordered(self, sharing: PrefixSharing) -> Iterator[Request]:
+        """The waiting requests, next first, without those who had better wait for what this pass computes."""
         for lane in self._waiting.lanes():
-            yield from self._policy.order(lane, self._starting)
+            for request in self._policy.order(lane):
+                if sharing.holds_enough:
+                    return
+                if lane.is_overdue(request) or not sharing.holds(request):
+                    yield request
+
+    def _sharing(self, chunks: list[PrefillChunk]) -> PrefixSharing:
+        """Knows what is computed already: by the step in flight, and by `chunks` of this one."""
+        sharing, table = PrefixSharing(self._pool.cache), self._table
+        for chunk in self._last_chunks:
+            row = chunk.request.row
+            if row != NO_ROW and table.computed_len[row] < chunk.end:
+                sharing.lead(chunk.request, chunk.end)
+        for chunk in chunks:
+            sharing.lead(chunk.request, chunk.end)
+        return sharing
 
     @property
     def _full(self) -> bool:

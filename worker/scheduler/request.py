@@ -63,7 +63,6 @@ class Request:
     cached_tokens: int = 0  # found in the prefix cache at first admission
     queue_time_s: float = 0.0
     num_retractions: int = 0
-    head: tuple[str | None, bytes] | None = None  # namespace and first tokens, for in-batch prefix grouping
     lookup: PrefixLookup | None = None  # how much of `fill_key` was cached when last asked
     grammar: GrammarState | None = None  # where its answer stands, all known outputs taken into account
     traced: bool = False
@@ -124,5 +123,5 @@ class Request:
         prompt."""
         self.fill_key = fill_key
         self.num_kept_outputs = self.fill_len - self.prompt_len
-        self.head = self.lookup = None
+        self.lookup = None
         self.num_retractions += 1

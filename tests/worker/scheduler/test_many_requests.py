@@ -120,7 +120,10 @@ def test_ten_thousand_requests(settings: dict[str, Any], overlaps: bool, page_si
     for lane in set(lane_of):
         passes = most_overtaken(number for number in traffic.runner.admitted if lane_of[number] == lane)
         sorts = settings["schedule_policy"] not in ("fcfs", "priority")
-        assert 0 < passes <= MAX_OVERTAKEN + traffic.runner.most_admitted if sorts else passes == 0
+        if sorts:
+            assert 0 < passes <= MAX_OVERTAKEN + traffic.runner.most_admitted
+        else:  # only while its start is computed for another, for two overlapping steps at most
+            assert passes <= (0 if "disable_radix_cache" in settings else 2 * traffic.runner.most_admitted)
 
 
 def most_overtaken(order: Iterable[int]) -> int:

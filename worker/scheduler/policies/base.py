@@ -16,9 +16,8 @@ class QueuePolicy(Protocol):
     later arrivals of its lane at most, however unlucky it is.
     """
 
-    def order(self, lane: Lane, starting: Iterable[Request]) -> Iterable[Request]:
-        """All requests of the lane, next first. `starting` are those whose prompt is being computed, so not yet cached.
-        The answer may be lazy; it is read before the lane changes."""
+    def order(self, lane: Lane) -> Iterable[Request]:
+        """All requests of the lane, next first. The answer may be lazy; it is read before the lane changes."""
         ...
 
 

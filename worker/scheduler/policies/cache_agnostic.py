@@ -16,14 +16,14 @@ _max_new_tokens = attrgetter("max_new_tokens")
 class FirstComeFirstServed:
     """Lane order: retracted requests, then by arrival."""
 
-    def order(self, lane: Lane, starting: Iterable[Request]) -> Iterable[Request]:
+    def order(self, lane: Lane) -> Iterable[Request]:
         return lane
 
 
 class LongestOutputFirst:
     """Most allowed outputs first, so that the longest do not run on alone at the end of a batch of work."""
 
-    def order(self, lane: Lane, starting: Iterable[Request]) -> Iterable[Request]:
+    def order(self, lane: Lane) -> Iterable[Request]:
         overdue, others = split_overdue(lane)
         others.sort(key=_max_new_tokens, reverse=True)  # stable, also in reverse: lane order among equals
         return overdue + others
@@ -35,7 +35,7 @@ class RandomOrder:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
-    def order(self, lane: Lane, starting: Iterable[Request]) -> Iterator[Request]:
+    def order(self, lane: Lane) -> Iterator[Request]:
         overdue, others = split_overdue(lane)
         yield from overdue
         while others:  # draws only as many as are looked at

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from worker.cache.prefix import CacheNode, PrefixCache
 from worker.scheduler.constants import MATCHED_MAX_WAITING
 from worker.scheduler.policies.base import split_overdue
-from worker.scheduler.policies.cold_starts import ColdStarts
 from worker.scheduler.queue import Lane
 from worker.scheduler.request import Request
 
@@ -26,28 +25,21 @@ class DepthFirstByWeight:
     """Depth-first through the tree of cached prefixes, heavier branches first, a node's own requests after its
     branches: requests that share much run together, before their prefix can be evicted.
 
-    Followers of cold starts come last. With more than MATCHED_MAX_WAITING waiting it is lane order.
+    With more than MATCHED_MAX_WAITING waiting it is lane order.
     """
 
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
 
-    def order(self, lane: Lane, starting: Iterable[Request]) -> Iterable[Request]:
+    def order(self, lane: Lane) -> Iterable[Request]:
         if len(lane) > MATCHED_MAX_WAITING:
             return lane
         overdue, others = split_overdue(lane)
-        starts = ColdStarts(self._cache.page_size, starting)
-        for request in overdue:
-            starts.lead(request)
-        root, followers = _Branch(), []
+        root = _Branch()
         for request in others:
-            lookup = self._cache.lookup(request.fill_key, request.namespace, request.lookup)
-            request.lookup = lookup
-            if starts.follows(request, lookup.tokens):
-                followers.append(request)
-            else:
-                _plant(root, self._cache.path(lookup), lookup.tokens, request)
-        return [*overdue, *_depth_first(root), *followers]
+            request.lookup = found = self._cache.lookup(request.fill_key, request.namespace, request.lookup)
+            _plant(root, self._cache.path(found), found.tokens, request)
+        return [*overdue, *_depth_first(root)]
 
 
 def _plant(root: _Branch, path: Iterable[CacheNode], tokens: int, request: Request) -> None:

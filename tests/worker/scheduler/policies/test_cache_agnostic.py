@@ -15,7 +15,7 @@ from worker.scheduler.request import Request
 
 def order(policy: QueuePolicy, *requests: Request) -> list[str]:
     (lane,) = queue_of(*requests).lanes()
-    return [request.rid for request in policy.order(lane, ())]
+    return [request.rid for request in policy.order(lane)]
 
 
 def asking(*max_new_tokens: int) -> list[Request]:
@@ -53,7 +53,7 @@ def test_who_was_passed_64_times_goes_first(policy: QueuePolicy) -> None:
     while True:
         for _ in range(3):
             queue.append(make_request([1], f"r{passed}-{random.random()}", max_new_tokens=9))
-        first = next(iter(policy.order(queue.lanes()[0], ())))
+        first = next(iter(policy.order(queue.lanes()[0])))
         queue.remove(first)
         if first is unlucky:
             break
@@ -68,4 +68,4 @@ def test_a_retracted_request_goes_first(policy: QueuePolicy) -> None:
     retracted = make_request([1], "retracted", max_new_tokens=1)
     retracted.refill(retracted.prompt_key)
     queue.push_front(retracted)
-    assert next(iter(policy.order(queue.lanes()[0], ()))) is retracted
+    assert next(iter(policy.order(queue.lanes()[0]))) is retracted

@@ -8,9 +8,9 @@ from worker.scheduler.policies.dfs_weight import DepthFirstByWeight
 from worker.scheduler.request import Request
 
 
-def order(cache: PrefixCache, *requests: Request, starting: tuple[Request, ...] = ()) -> list[str]:
+def order(cache: PrefixCache, *requests: Request) -> list[str]:
     (lane,) = queue_of(*requests).lanes()
-    return [request.rid for request in DepthFirstByWeight(cache).order(lane, starting)]
+    return [request.rid for request in DepthFirstByWeight(cache).order(lane)]
 
 
 def test_the_branch_with_more_requests_goes_first() -> None:
@@ -38,11 +38,6 @@ def test_uncached_requests_come_last_in_order_of_arrival() -> None:
     cache = cache_with([1, 1])
     requests = [make_request([7], "cold0"), make_request([1, 1, 9], "warm"), make_request([8], "cold1")]
     assert order(cache, *requests) == ["warm", "cold0", "cold1"]
-
-
-def test_of_cold_requests_that_start_alike_one_goes_first() -> None:
-    alike = [make_request([4] * 32 + [n], f"r{n}") for n in range(3)]
-    assert order(cache_with(), *alike, make_request([5] * 40, "other")) == ["r0", "other", "r1", "r2"]
 
 
 def test_a_retracted_request_goes_first_and_above_128_waiting_it_is_fcfs() -> None:
