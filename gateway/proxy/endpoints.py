@@ -17,9 +17,11 @@ from gateway.routing.keys import routing_headers
 from gateway.routing.policy import RouteRequest
 
 GENERATE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/generate"})
+# A cached prefix is worth little to short texts that nobody goes on with, so these are routed by load alone.
+_EMBED_PATHS = frozenset({"/v1/embeddings", "/encode"})
+HOT_PATHS = GENERATE_PATHS | _EMBED_PATHS
 _TOOL_PATHS = {
     "/v1/messages/count_tokens": "POST",
-    "/v1/embeddings": "POST",
     "/tokenize": "POST",
     "/detokenize": "POST",
     "/model_info": "GET",
@@ -51,7 +53,7 @@ os.register_at_fork(after_in_child=_IDS.begin)
 
 def is_proxied(method: str, path: str) -> bool:
     """Whether one worker answers this."""
-    return (method == "POST" and path in GENERATE_PATHS) or _TOOL_PATHS.get(path) == method
+    return (method == "POST" and path in HOT_PATHS) or _TOOL_PATHS.get(path) == method
 
 
 def head_of(method: str, path: str, query: bytes, headers: Headers) -> RequestHead:

@@ -20,7 +20,7 @@ from common.errors import HttpFault
 from gateway.admission.keys import Access, Keyring
 from gateway.proxy.bounded_protocol import BoundedProtocol, Refused
 from gateway.proxy.downstream import respond
-from gateway.proxy.endpoints import GENERATE_PATHS, head_of, inbound_of, refusal, request_id_of, too_large
+from gateway.proxy.endpoints import HOT_PATHS, head_of, inbound_of, refusal, request_id_of, too_large
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.forwarder import Forwarder
 from gateway.proxy.http1 import Headers, RequestHead, ResponseHead
@@ -30,7 +30,7 @@ from gateway.proxy.outbox import Outbox
 from gateway.routing.extract import BodyFault
 
 _LOG = logging.getLogger("gateway")
-_HOT_PATHS = frozenset(path.encode() for path in GENERATE_PATHS)
+_HOT_PATHS = frozenset(path.encode() for path in HOT_PATHS)
 
 
 _NO_PIPELINE: Any = ()  # until uvicorn might append to it; an empty deque takes 0.8 KiB

@@ -102,6 +102,8 @@ class FakeScheduler:
     eos_id: int = 2
     max_waiting: int | None = None
     paused: bool = False  # nothing is generated while it is set
+    vector_of: Callable[[GenerateRequest], bytes] | None = None  # an embedding model's answers
+    weight_faults: dict[str, str] = field(default_factory=dict)  # by path: why there are no weights
     received: list[FrontendMessage] = field(default_factory=list)
     live: dict[str, Live] = field(default_factory=dict)
 
@@ -183,7 +185,8 @@ class FakeScheduler:
                 prompt_tokens=live.request.prompt_len,
                 cached_tokens=1,
                 completion_tokens=0,
-                finish=FinishReason(kind="length"),
+                finish=FinishReason(kind="length" if self.vector_of is None else "stop"),
+                vector=b"" if self.vector_of is None else self.vector_of(live.request),
             )
         token = live.tokens[live.sent]
         live.sent += 1

@@ -79,6 +79,18 @@ GOOD: dict[str, dict[str, Any]] = {
     "/detokenize": {"tokens": [5, 6], "skip_special_tokens": False},
     "/abort_request": {"rid": "no such request", "abort_all": False},
 }
+EMBEDDING: dict[str, dict[str, Any]] = {
+    "/v1/embeddings": {
+        "model": "default",
+        "input": ["hi", "ho"],
+        "encoding_format": "base64",
+        "dimensions": 3,
+        "user": "u",
+        "priority": 1,
+        "cache_salt": "s",
+    },
+    "/encode": {"input_ids": [[5, 6], [7]], "rid": ["a", "b"], "dimensions": 4},
+}
 _ODD: list[Any] = [
     *(None, True, False, 0, -1, 1, 5, 2**31, -(2**63), 10**30, 0.5, float("nan"), float("-inf")),
     *("", "x", "\x00", "\ud800", "漢" * 50, "(", "{", "}" * 9, "x" * 3000, [], {}, [None], [[]], [{}], {"": None}),
@@ -90,7 +102,7 @@ def mutated(path: str, seed: int, count: int) -> Iterator[bytes]:
     """`count` bodies for an endpoint, the same for the same seed."""
     rng = random.Random(f"{path} {seed}")
     for _ in range(count):
-        body: Any = json.loads(json.dumps(GOOD[path]))
+        body: Any = json.loads(json.dumps((GOOD | EMBEDDING)[path]))
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
             body = _mutate(body, rng)
         if isinstance(body, dict) and rng.random() < 0.2:

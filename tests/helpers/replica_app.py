@@ -56,19 +56,23 @@ async def serving(
     opened: bool = True,
     defaults: SamplingDefaults | None = None,
     traces: SpanSink | None = None,
+    vector_of: Callable[[GenerateRequest], bytes] | None = None,
     **settings: object,
 ) -> AsyncIterator[App]:
-    """Serve `answer` (a text, followed by EOS, or tokens, or what makes tokens) to every request."""
+    """Serve `answer` (a text, followed by EOS, or tokens, or what makes tokens) to every request; with `vector_of` an
+    embedding model of 4 dimensions."""
     if isinstance(answer, str):
         tokens: Sequence[int] = [*tokenizer.encode(answer, add_special_tokens=False), 2]
     elif not callable(answer):
         tokens = answer
     scheduler = FakeScheduler(answer if callable(answer) else lambda request: tokens)
+    scheduler.vector_of = vector_of
     chosen = WorkerSettings.model_validate({"model_path": "models/tiny", **settings})
     service = Service(chosen, "life-1", CollectorRegistry(), MonotonicClock(), scheduler.send, traces)
     scheduler.deliver = service.receive
     if opened:
-        service.open(ready_message(), ModelFiles(tokenizer, defaults or SamplingDefaults()))
+        ready = ready_message(embedding_size=0 if vector_of is None else 4)
+        service.open(ready, ModelFiles(tokenizer, defaults or SamplingDefaults()))
     listener = bind_port("127.0.0.1", 0)
     url = url_of(listener, tls=chosen.ssl_certfile is not None)
     server = HttpServer(http_config(service))

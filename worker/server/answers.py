@@ -61,6 +61,11 @@ class Answer:
         return self.last.cached_tokens if self.last is not None else 0
 
     @property
+    def vector(self) -> bytes:
+        """What an embedding model answered, float32."""
+        return self.last.vector if self.last is not None else b""
+
+    @property
     def queue_time_s(self) -> float:
         return self.last.queue_time_s if self.last is not None else 0.0
 

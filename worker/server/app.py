@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from fastapi import FastAPI, Request, Response
 from starlette.types import ASGIApp
 
-from worker.server import anthropic, control, native, openai, openapi, responses
+from worker.server import anthropic, control, embeddings, native, openai, openapi, responses
 from worker.server.auth import Access, Keys
 from worker.server.http import RequestIds, install_error_answers
 from worker.server.service import Service
@@ -23,7 +23,8 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/responses", responses.create),
     ("GET DELETE", "/v1/responses/{name:path}", responses.stored),
     ("POST", "/v1/responses/{name:path}", responses.stored),
-    ("POST", "/v1/embeddings", control.embeddings),
+    ("POST", "/v1/embeddings", embeddings.embeddings),
+    ("POST PUT", "/encode", embeddings.encode_native),
     ("POST PUT", "/generate", native.generate),
     ("GET", "/openapi.json", openapi.document),
     ("GET", "/v1/models", control.models),
@@ -58,6 +59,8 @@ _ACCESS = {  # all others are for clients
     "/pause_generation": Access.ADMIN,
     "/continue_generation": Access.ADMIN,
 }
+# What only a model that generates text can do.
+_GENERATES = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses", "/generate"})
 
 
 def create_app(service: Service) -> ASGIApp:
@@ -78,6 +81,8 @@ def _bound(service: Service, handler: Handler, path: str, keys: Keys) -> Callabl
     async def route(request: Request) -> Response:
         headers = request.headers
         keys.check(access, headers.get("authorization") or f"Bearer {headers.get('x-api-key', '')}")
+        if path in _GENERATES:
+            service.check_generates()
         return await handler(service, request)
 
     return route

@@ -20,7 +20,7 @@ from worker.server.http import JsonAnswer, read_body
 from worker.server.prompts import Ask, encode_chat, new_id, start
 from worker.server.replies import whole_reply
 from worker.server.sampling import check_token_ids
-from worker.server.schemas import AbortBody, AnyBody, DetokenizeBody, PauseBody, TokenizeBody
+from worker.server.schemas import AbortBody, DetokenizeBody, PauseBody, TokenizeBody
 from worker.server.service import Service
 
 HEALTH_PREFIX = "HEALTH_CHECK_"
@@ -56,7 +56,8 @@ async def model_info(service: Service, _: Request) -> Response:
             "model_path": settings.model_path,
             "tokenizer_path": settings.tokenizer_path or settings.model_path,
             "served_model_name": settings.model_name,
-            "is_generation": True,
+            "is_generation": not ready.embedding_size,
+            "embedding_size": ready.embedding_size or None,
             "preferred_sampling_params": settings.preferred_sampling_params,
             "weight_version": settings.weight_version,
             "has_image_understanding": False,
@@ -96,6 +97,7 @@ async def model(service: Service, request: Request) -> Response:
 
 
 def _model_card(service: Service) -> dict[str, Any]:
+    ready = service.serving.ready
     return {
         "id": service.settings.model_name,
         "object": "model",
@@ -103,7 +105,8 @@ def _model_card(service: Service) -> dict[str, Any]:
         "owned_by": "canopy",
         "root": service.settings.model_path,
         "parent": None,
-        "max_model_len": service.serving.ready.context_len,
+        "max_model_len": ready.context_len,
+        "task": "embed" if ready.embedding_size else "generate",
     }
 
 
@@ -163,11 +166,13 @@ async def flush_cache(service: Service, _: Request) -> Response:
 
 async def hot_prefixes(service: Service, request: Request) -> Response:
     """The prefixes of this cache that are asked for most, as token ids, the hottest first: at most `max_tokens`
-    different tokens together. A new replica computes them before it gets traffic. Those with a cache salt stay here."""
+    different tokens together. A new replica generates from them before it gets traffic, so an embedding model tells
+    none. Those with a cache salt stay here."""
     asked = request.query_params.get("max_tokens", str(_HOT_TOKENS))
     if not asked.isdecimal() or not 0 < len(asked) <= len(str(MAX_HOT_TOKENS)) or int(asked) > MAX_HOT_TOKENS:
         raise RequestFault(400, f"max_tokens must be a number up to {MAX_HOT_TOKENS}.", param="max_tokens")
-    service.admit()
+    if service.admit().ready.embedding_size:
+        return JsonAnswer({"incarnation": service.incarnation, "prefixes": []})
     found = await service.scheduler.hot_prefixes(int(asked))
     prefixes = [{"input_ids": np.frombuffer(p.tokens, np.int32).tolist(), "hits": p.hits} for p in found]
     return JsonAnswer({"incarnation": service.incarnation, "prefixes": prefixes})
@@ -200,15 +205,6 @@ async def continue_generation(service: Service, _: Request) -> Response:
     service.admit()
     await service.scheduler.go_on()
     return JsonAnswer({"status": "ok", "message": "Generation goes on."})
-
-
-async def embeddings(service: Service, request: Request) -> Response:
-    """Refused: a generative model has none to give."""
-    service.admit()
-    body = await read_body(request, AnyBody, service.settings.max_body_bytes)
-    service.check_model(body.model)
-    text = f"The model {service.settings.model_name!r} generates text and makes no embeddings; ask an embedding model."
-    raise RequestFault(400, text, param="model")
 
 
 async def tokenize(service: Service, request: Request) -> Response:

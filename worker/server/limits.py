@@ -19,6 +19,11 @@ class PromptLimits:
     auto_truncate: bool
     takes_priority: bool = True
 
+    @property
+    def _most_tokens(self) -> int:
+        """Of a prompt: one less than the context, if an answer follows."""
+        return self.ready.context_len - (0 if self.ready.embedding_size else 1)
+
     def check_priority(self, priority: int | None) -> None:
         """Refuse a request with a priority where priorities mean nothing and clients shall know it."""
         if priority is not None and not self.takes_priority:
@@ -27,7 +32,7 @@ class PromptLimits:
 
     def check_text(self, least_tokens: int, param: str) -> None:
         """Refuse a text that is too long whatever its tokens are, so that nobody encodes it."""
-        if least_tokens >= self.ready.context_len and not self.auto_truncate:
+        if least_tokens > self._most_tokens and not self.auto_truncate:
             raise _too_long(f"at least {least_tokens}", self.ready.context_len, param)
 
     def fit(
@@ -42,7 +47,7 @@ class PromptLimits:
         if self.auto_truncate:
             return input_ids[: ready.max_req_input_len]
         num_tokens, answer = len(input_ids), sampling.max_new_tokens or 0
-        if num_tokens >= ready.context_len:
+        if num_tokens > self._most_tokens:
             raise _too_long(str(num_tokens), ready.context_len, param)
         if num_tokens + answer > ready.context_len:
             text = (

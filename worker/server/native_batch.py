@@ -13,7 +13,7 @@ from worker.server.fields import MAX_PROMPTS
 from worker.server.logprobs import NativeLogprobs, ScoredToken, TokenBytes, scored_prompt, scored_tokens
 from worker.server.prompts import Ask
 from worker.server.sampling import SamplingRules, copies
-from worker.server.schemas import GenerateBody, NativeSampling, Prompts
+from worker.server.schemas import GenerateBody, NativePrompts, NativeSampling, Prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class NativeBatch:
     param: str  # the field they came from
 
     @classmethod
-    def of(cls, body: GenerateBody) -> NativeBatch:
+    def of(cls, body: NativePrompts) -> NativeBatch:
         """Raises RequestFault unless exactly one of text and input_ids is given."""
         if (body.text is None) == (body.input_ids is None):
             raise RequestFault(400, "Give exactly one of text and input_ids.", param="text")
@@ -55,7 +55,7 @@ class NativeBatch:
             asks += [Ask(input_ids, sampling, param, wish.stream_interval, length_param) for sampling in wanted]
         return asks, n
 
-    def rids(self, body: GenerateBody, n: int) -> list[str] | None:
+    def rids(self, body: NativePrompts, n: int) -> list[str] | None:
         """The ids of the sequences if the client gave a list of ids. Raises RequestFault if they do not fit."""
         if not isinstance(body.rid, list):
             return None

@@ -11,12 +11,12 @@ from pydantic.json_schema import models_json_schema
 
 from common.errors import ANTHROPIC_PATH, anthropic_error_body, error_body
 from worker.server.anthropic_schemas import CountTokensBody, MessagesBody
+from worker.server.embedding_schemas import EmbeddingsBody, EncodeBody
 from worker.server.fields import Body
 from worker.server.http import JsonAnswer
 from worker.server.responses_schemas import ResponsesBody
 from worker.server.schemas import (
     AbortBody,
-    AnyBody,
     ChatRequest,
     CompletionRequest,
     DetokenizeBody,
@@ -31,7 +31,8 @@ _BODIES: Mapping[str, type[Body]] = {
     "/v1/responses": ResponsesBody,
     "/v1/messages": MessagesBody,
     "/v1/messages/count_tokens": CountTokensBody,
-    "/v1/embeddings": AnyBody,
+    "/v1/embeddings": EmbeddingsBody,
+    "/encode": EncodeBody,
     "/generate": GenerateBody,
     "/tokenize": TokenizeBody,
     "/detokenize": DetokenizeBody,

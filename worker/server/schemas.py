@@ -43,16 +43,16 @@ from worker.server.tool_fields import ToolCalls, ToolChoice, Tools
 Prompts = list[str] | list[list[int]]
 
 
-def _as_prompts(value: Any) -> Prompts:
-    """A text, a list of texts, a list of token ids or a list of such lists, as a list of prompts."""
+def as_prompts(value: Any, most: int = MAX_PROMPTS) -> Prompts:
+    """A text, a list of texts, a list of token ids or a list of such lists, as a list of at most so many prompts."""
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not value:
         raise ValueError("must be a text, token ids, or a list of either, and not empty")
     if all(type(item) is int for item in value):
         return [value]
-    if len(value) > MAX_PROMPTS:
-        raise ValueError(f"has {len(value)} prompts; at most {MAX_PROMPTS} fit in one request")
+    if len(value) > most:
+        raise ValueError(f"has {len(value)} prompts; at most {most} fit in one request")
     if all(isinstance(item, str) for item in value) or all(_is_ids(item) for item in value):
         return value
     raise ValueError("must be a text, token ids, or a list of either")
@@ -134,7 +134,7 @@ class OpenAIFields(SamplingFields):
 class CompletionRequest(OpenAIFields):
     """POST /v1/completions."""
 
-    prompt: Annotated[Prompts, BeforeValidator(_as_prompts)]
+    prompt: Annotated[Prompts, BeforeValidator(as_prompts)]
     logprobs: TopLogprobs = None
     echo: bool | None = None
     suffix: Unbuilt = None
@@ -213,14 +213,12 @@ NumTopLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 ListedIds = Annotated[list[int], Field(max_length=MAX_LISTED_LOGPROBS, fail_fast=True)]
 
 
-class GenerateBody(Body):
-    """POST /generate: one of text and input_ids, single or batch."""
+class NativePrompts(Body):
+    """What native requests have in common: one of text and input_ids, single or batch."""
 
     text: str | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)] | None = None
     input_ids: TokenIds | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)] | None = None
-    sampling_params: NativeSampling | Annotated[list[NativeSampling], Field(max_length=MAX_PROMPTS)] | None = None
     rid: Identifier | list[Identifier] = None
-    stream: bool | None = None
     priority: Priority = None
     extra_key: Identifier = None
     cache_salt: Identifier = None
@@ -228,13 +226,20 @@ class GenerateBody(Body):
     image_data: Unbuilt = None
     video_data: Unbuilt = None
     audio_data: Unbuilt = None
+    lora_path: Unbuilt = None
+
+
+class GenerateBody(NativePrompts):
+    """POST /generate."""
+
+    sampling_params: NativeSampling | Annotated[list[NativeSampling], Field(max_length=MAX_PROMPTS)] | None = None
+    stream: bool | None = None
     return_logprob: bool | EachPrompt[bool] | None = None
     logprob_start_len: StartLen | EachPrompt[StartLen] | None = None
     top_logprobs_num: NumTopLogprobs | EachPrompt[NumTopLogprobs] | None = None
     token_ids_logprob: ListedIds | EachPrompt[ListedIds | None] | None = None
     return_text_in_logprobs: bool | None = None
     return_hidden_states: Unbuilt = None
-    lora_path: Unbuilt = None
     session_params: Unbuilt = None
     custom_logit_processor: Unbuilt = None
 
@@ -258,12 +263,6 @@ class PauseBody(Body):
     """POST /pause_generation: what happens to requests under way."""
 
     mode: Literal["abort", "retract", "in_place"] = "abort"
-
-
-class AnyBody(Body):
-    """What only names a model."""
-
-    model: Annotated[str, Field(max_length=1024)] | None = None
 
 
 class AbortBody(Body):

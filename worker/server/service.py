@@ -170,6 +170,18 @@ class Service:
         """The clock that answers are timed by."""
         return self._clock.now_s()
 
+    def check_generates(self) -> None:
+        """Raise RequestFault (400) if the model makes embeddings only."""
+        if self.serving.ready.embedding_size:
+            text = f"The model {self.settings.model_name!r} makes embeddings and no text; send it to /v1/embeddings."
+            raise RequestFault(400, text, param="model")
+
+    def check_embeds(self) -> None:
+        """Raise RequestFault (400) if the model generates text."""
+        if not self.serving.ready.embedding_size:
+            text = f"The model {self.settings.model_name!r} generates text and makes no embeddings; ask another one."
+            raise RequestFault(400, text, param="model")
+
     def check_model(self, name: str | None) -> None:
         """Raise RequestFault (404) unless `name` means this model. Nothing, or "default", does."""
         if name not in (None, "default", self.settings.model_name, self.settings.model_path):

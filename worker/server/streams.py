@@ -219,7 +219,7 @@ class Streams:
             answer.take(news, now_s)
             told_end = news.finish is not None
         new = len(answer.output_ids) - had
-        if new and not had:
+        if (new and not had) or answer.vector:
             answer.first_s = now_s
             self._metrics.on_first_token(now_s - answer.started_s, answer.queue_time_s, stream=answer.streamed)
         elif new:
