@@ -26,8 +26,9 @@ import numpy as np
 import psutil
 
 from common.clock import MonotonicClock
+from common.errors import UserError
 from worker.config import WorkerSettings
-from worker.engine.batch import ForwardBatch, RunnerInfo, StepResult
+from worker.engine.batch import ForwardBatch, NewWeights, RunnerInfo, StepResult
 from worker.ipc.channel import FrontendChannel, SchedulerChannel
 from worker.ipc.messages import GenerateRequest, StepOutput
 from worker.launch.scheduler_process import GC_THRESHOLD
@@ -68,6 +69,9 @@ class InstantRunner:
     def launch(self, batch: ForwardBatch) -> InstantStep:
         start = batch.step_id * 997 % (1 << 19)
         return InstantStep(StepResult(self._tokens[start : start + len(batch.rows)]))
+
+    def load_weights(self, model_path: str) -> NewWeights:
+        raise UserError("There is no model.")
 
     def close(self) -> None:
         pass

@@ -15,6 +15,7 @@ from gateway.api.explain import explain_routes
 from gateway.api.fleet_wide import FanOut, fan_out_routes, model_routes
 from gateway.api.health import health_routes
 from gateway.api.prometheus import Render, prometheus_routes
+from gateway.api.weights import weight_routes
 from gateway.api.workers import http_fault, older_worker_routes, worker_routes
 from gateway.fleet.control import WorkerControl
 from gateway.fleet.registry import Registry
@@ -45,9 +46,9 @@ def make_app(
         registry, forwarder.router, policy_name, aliases, max_body_bytes=max_body_bytes, preparer=forwarder.preparer
     )
     app.include_router(explaining)
-    app.include_router(
-        fan_out_routes(control, FanOut(registry, fetcher), Aborts(forwarder), max_body_bytes=max_body_bytes)
-    )
+    fan_out = FanOut(registry, fetcher)
+    app.include_router(fan_out_routes(control, fan_out, Aborts(forwarder), max_body_bytes=max_body_bytes))
+    app.include_router(weight_routes(control, fan_out, aliases, max_body_bytes=max_body_bytes))
     app.add_exception_handler(HttpFault, _fault)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)

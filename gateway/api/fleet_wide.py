@@ -61,20 +61,30 @@ class FanOut:
         self._registry = registry
         self._fetcher = fetcher
 
+    def workers(self) -> list[WorkerView]:
+        """Those that may be alive now."""
+        return [worker for worker in self._registry.snapshot.workers if worker.life != NO_LIFE]
+
     async def post(self, path: str, headers: Headers, body: bytes) -> list[Outcome]:
         """POST to all at once; each gets five seconds."""
-        workers = [worker for worker in self._registry.snapshot.workers if worker.life != NO_LIFE]
-        return await self.post_to(workers, path, headers, body)
+        return await self.post_to(self.workers(), path, headers, body)
 
-    async def post_to(self, workers: Sequence[WorkerView], path: str, headers: Headers, body: bytes) -> list[Outcome]:
-        """POST to these; likewise."""
+    async def post_to(
+        self,
+        workers: Sequence[WorkerView],
+        path: str,
+        headers: Headers,
+        body: bytes,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> list[Outcome]:
+        """POST to these at once."""
         headers = [item for item in headers if item[0] in _PASSED_ON]
-        return list(await asyncio.gather(*(self._ask(worker, path, headers, body) for worker in workers)))
+        return list(await asyncio.gather(*(self._ask(worker, path, headers, body, timeout_s) for worker in workers)))
 
-    async def _ask(self, worker: WorkerView, path: str, headers: Headers, body: bytes) -> Outcome:
+    async def _ask(self, worker: WorkerView, path: str, headers: Headers, body: bytes, timeout_s: float) -> Outcome:
         try:
             answer = await self._fetcher.fetch(
-                worker.url, path, timeout_s=_TIMEOUT_S, method="POST", headers=headers, body=body
+                worker.url, path, timeout_s=timeout_s, method="POST", headers=headers, body=body
             )
         except FetchError as error:
             return Outcome(worker, 502, str(error))

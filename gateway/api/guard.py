@@ -20,6 +20,7 @@ _ACCESS = {
     "/tuning": Access.ADMIN,
     "/flush_cache": Access.ADMIN,
     "/abort_request": Access.ADMIN,
+    "/update_weights_from_disk": Access.ADMIN,
     "/route/explain": Access.ADMIN,
     "/add_worker": Access.ADMIN,
     "/remove_worker": Access.ADMIN,

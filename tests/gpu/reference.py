@@ -13,7 +13,7 @@ import torch
 from common.clock import MonotonicClock
 from tests.helpers.step_news import tokens_of
 from worker.config import WorkerSettings
-from worker.engine.batch import ForwardBatch, PendingStep, RunnerInfo
+from worker.engine.batch import ForwardBatch, NewWeights, PendingStep, RunnerInfo
 from worker.engine.factory import create_runner
 from worker.ipc.messages import GenerateRequest, SchedulerMessage, StepOutput
 from worker.sampling_params import SamplingParams
@@ -91,6 +91,10 @@ class RecordingRunner:
             self.logits.setdefault(at, logits[i])
         pending: PendingStep = step
         return pending
+
+    def load_weights(self, model_path: str) -> NewWeights:
+        weights: NewWeights = self._inner.load_weights(model_path)
+        return weights
 
     def close(self) -> None:
         self._inner.close()

@@ -170,15 +170,15 @@ class SchedulerBench:
             own += table.pages_of(row)[shared:].tolist()
         assert sorted([*cached, *free.tolist(), *own]) == list(range(1, pool.num_pages + 1))
 
-    def expected(self, rid: str) -> list[int]:
-        """The tokens `rid` would get alone."""
+    def expected(self, rid: str, weights: int = 0) -> list[int]:
+        """The tokens `rid` would get alone, from these weights of the fake runner."""
         told = self.told[rid]
         room = min(self.runner.info.context_len, self.runner.info.num_pages * self.runner.info.page_size)
         room -= 2 + len(told.prompt)
         asked = told.sampling.max_new_tokens
         seed = DRAWN_SEED if told.sampling.seed is None else told.sampling.seed
         limit = room if asked is None else min(asked, room)
-        return expected_outputs(told.prompt, told.sampling, seed, self.runner.info, limit)
+        return expected_outputs(told.prompt, told.sampling, seed, self.runner.info, limit, weights)
 
     def tokens(self, rid: str) -> list[int]:
         return self.told[rid].tokens

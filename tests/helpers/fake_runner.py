@@ -2,16 +2,20 @@
 
 It keeps a page table and a KV store like a real one. What it stores for a token depends on the whole sequence up to it,
 and each pass checks that every sequence still finds exactly its own past in its pages. The token it samples is a
-function of the whole sequence and the request's seed, so `expected_outputs` knows it beforehand.
+function of the whole sequence, the weights in use and the request's seed, so `expected_outputs` knows it beforehand.
+What was computed by other weights is as wrong as another sequence's.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Event
 
 import numpy as np
 
+from common.errors import UserError
 from worker.engine.batch import ForwardBatch, RowAdmission, RunnerInfo, StepFailed, StepResult
 from worker.sampling_params import SamplingParams
 
@@ -48,7 +52,7 @@ def runner_info(
 
 
 def chain(past: int, token: int) -> int:
-    """What the KV cache holds for `token` after a sequence whose last entry is `past` (0 at the start)."""
+    """What the KV cache holds for `token` after a sequence whose last entry is `past` (at the start, the weights)."""
     return (past * 1_000_003 + token + 1) % _MODULUS
 
 
@@ -63,10 +67,15 @@ def next_token(last: int, sampling: SamplingParams, seed: int, num_outputs: int,
 
 
 def expected_outputs(
-    prompt: Sequence[int], sampling: SamplingParams, seed: int, info: RunnerInfo, max_new_tokens: int
+    prompt: Sequence[int],
+    sampling: SamplingParams,
+    seed: int,
+    info: RunnerInfo,
+    max_new_tokens: int,
+    weights: int = 0,
 ) -> list[int]:
     """The tokens a request gets, whatever else runs."""
-    last = 0
+    last = weights
     for token in prompt:
         last = chain(last, token)
     outputs: list[int] = []
@@ -94,11 +103,24 @@ class _Pending:
         return self.outcome
 
 
+@dataclass(frozen=True, slots=True)
+class FakeWeights:
+    """Implements NewWeights."""
+
+    runner: FakeRunner
+    number: int
+
+    def use(self) -> None:
+        self.runner.take(self.number)
+
+
 class FakeRunner:
     """Implements ModelRunner. With `info.overlaps` a pass is computed when its result is asked for, else at launch.
 
     `launch_faults` and `result_faults` are ids of steps that fail; a step that fails late leaves garbage in the KV
     store. `broken_seeds` are seeds of requests that sample -1.
+
+    Other weights are numbers, and so are their paths. They can be loaded as soon as `may_load` is set.
     """
 
     def __init__(self, info: RunnerInfo) -> None:
@@ -117,6 +139,9 @@ class FakeRunner:
         self.result_faults: set[int] = set()
         self.broken_seeds: set[int] = set()
         self.batches: list[ForwardBatch] = []
+        self.weights = 0
+        self.may_load = Event()
+        self.may_load.set()
 
     @property
     def info(self) -> RunnerInfo:
@@ -131,6 +156,17 @@ class FakeRunner:
         if not self._info.overlaps:
             self.compute_until(pending)
         return pending
+
+    def load_weights(self, model_path: str) -> FakeWeights:
+        assert self.may_load.wait(30)
+        if not model_path.isdecimal():
+            raise UserError(f"{model_path} is no number.")
+        return FakeWeights(self, int(model_path))
+
+    def take(self, weights: int) -> None:
+        """Compute with others from now on."""
+        assert not self._queue, "weights change while a pass is in flight"
+        self.weights = weights
 
     def close(self) -> None:
         self._queue.clear()
@@ -183,7 +219,7 @@ class FakeRunner:
         return self._sample(row, past) if batch.samples[index] else EMPTY
 
     def _check_past(self, row: int, slots: np.ndarray) -> int:
-        past = 0
+        past = self.weights
         for position, slot in enumerate(slots.tolist()):
             past = chain(past, int(self._tokens[slot]))
             assert past == self._entries[slot], f"row {row}: the page of position {position} holds something else"

@@ -33,6 +33,8 @@ from worker.ipc.messages import (
     StopMatched,
     TokenDelta,
     TokenScore,
+    UpdateWeights,
+    WeightsUpdated,
 )
 from worker.sampling_params import LogprobsAsked
 from worker.token_ids import pack_tokens
@@ -124,6 +126,8 @@ class FakeScheduler:
                 self.live.clear()
             case StopMatched(rid=rid):
                 self.live.pop(rid, None)
+            case UpdateWeights():
+                self._emit_soon(self._update(message))
             case GetLoad() | FlushCache() | GetHotPrefixes() | PauseGeneration() | ContinueGeneration():
                 self._emit_soon(self._answer(message))
 
@@ -138,6 +142,15 @@ class FakeScheduler:
                 return HotPrefixes(call_id=call_id, prefixes=[HotPrefix(tokens=pack_tokens([5, 6, 7]), hits=2)])
             case FlushCache(call_id=call_id):
                 return CallReply(call_id=call_id, ok=not self.live, message="busy" if self.live else "")
+
+    def _update(self, call: UpdateWeights) -> SchedulerMessage:
+        """At once, whatever is live."""
+        fault = self.weight_faults.get(call.model_path)
+        if fault is not None:
+            return CallReply(call_id=call.call_id, ok=False, message=fault, param="model_path")
+        return WeightsUpdated(
+            call_id=call.call_id, model_path=call.model_path, weight_version=call.weight_version, num_held_back=3
+        )
 
     def step(self) -> None:
         """One token for each live request."""

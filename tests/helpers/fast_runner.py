@@ -6,7 +6,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from worker.engine.batch import ForwardBatch, RunnerInfo, StepResult
+from common.errors import UserError
+from worker.engine.batch import ForwardBatch, NewWeights, RunnerInfo, StepResult
 from worker.sampling_params import SamplingParams
 
 
@@ -60,6 +61,9 @@ class FastRunner:
         tokens = tokens_of(self._seed[batch.rows], self._position[batch.rows], self._info.vocab_size)
         self._position[batch.rows] += batch.samples
         return FastStep(StepResult(np.where(batch.samples, tokens, -1).astype(np.int32)))
+
+    def load_weights(self, model_path: str) -> NewWeights:
+        raise UserError("There is no model.")
 
     def close(self) -> None:
         pass

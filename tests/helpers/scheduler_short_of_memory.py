@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from worker import assembly
-from worker.engine.batch import ForwardBatch, Int32s, PendingStep, RunnerInfo
+from worker.engine.batch import ForwardBatch, Int32s, NewWeights, PendingStep, RunnerInfo
 from worker.engine.cuda.launched import LaunchedStep
 from worker.engine.factory import create_runner
 from worker.launch import scheduler_process
@@ -56,6 +56,10 @@ class ShortOfMemory:
             return tokens
 
         return LaunchedStep(fetch, (), np.flatnonzero(batch.samples), batch, cuda_graph=False)
+
+    def load_weights(self, model_path: str) -> NewWeights:
+        weights: NewWeights = self._inner.load_weights(model_path)
+        return weights
 
     def close(self) -> None:
         self._inner.close()

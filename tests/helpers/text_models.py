@@ -58,8 +58,8 @@ def save_tokenizer(folder: Path) -> Path:
     return folder
 
 
-def save_tiny_chat_model(folder: Path, *, context_len: int = 4096) -> Path:
-    """A random Llama of 60 thousand parameters with this tokenizer. The same weights each time."""
+def save_tiny_chat_model(folder: Path, *, context_len: int = 4096, seed: int = 7) -> Path:
+    """A random Llama of 60 thousand parameters with this tokenizer. The same weights for the same seed."""
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig
 
@@ -74,6 +74,6 @@ def save_tiny_chat_model(folder: Path, *, context_len: int = 4096) -> Path:
         bos_token_id=1,
         eos_token_id=EOS_ID,
     )
-    torch.manual_seed(7)
+    torch.manual_seed(seed)
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
     return save_tokenizer(folder)

@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 VOCAB_SIZE = 131
+SEED = 7
 
 SIZES: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
@@ -69,16 +70,16 @@ class TinyModel:
         return ids[len(prompt) :]
 
 
-def build_tiny(name: str, folder: Path, *, vocab_size: int = VOCAB_SIZE) -> TinyModel:
-    """Write the checkpoint of TINY_CONFIGS[name] to `folder`. The same name gives the same weights."""
+def build_tiny(name: str, folder: Path, *, vocab_size: int = VOCAB_SIZE, seed: int = SEED) -> TinyModel:
+    """Write the checkpoint of TINY_CONFIGS[name] to `folder`. The same name and seed give the same weights."""
     config = copy.deepcopy(TINY_CONFIGS[name])
     config.vocab_size = vocab_size
-    return save_tiny(config, folder)
+    return save_tiny(config, folder, seed=seed)
 
 
-def save_tiny(config: Any, folder: Path) -> TinyModel:
-    """Write a checkpoint of this configuration to `folder`. The same one gives the same weights."""
-    generator = torch.Generator().manual_seed(7)
+def save_tiny(config: Any, folder: Path, *, seed: int = SEED) -> TinyModel:
+    """Write a checkpoint of this configuration to `folder`. The same one and the same seed give the same weights."""
+    generator = torch.Generator().manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():

@@ -9,7 +9,7 @@ from itertools import count
 from common.clock import MonotonicClock
 from tests.helpers.step_news import tokens_of
 from worker.config import WorkerSettings
-from worker.engine.batch import ForwardBatch, ModelRunner, PendingStep, RunnerInfo
+from worker.engine.batch import ForwardBatch, ModelRunner, NewWeights, PendingStep, RunnerInfo
 from worker.ipc.messages import (
     AbortRequest,
     CallReply,
@@ -34,6 +34,9 @@ class SmallPool:
 
     def launch(self, batch: ForwardBatch) -> PendingStep:
         return self._runner.launch(batch)
+
+    def load_weights(self, model_path: str) -> NewWeights:
+        return self._runner.load_weights(model_path)
 
     def close(self) -> None:
         """The runner belongs to the test session."""

@@ -156,13 +156,18 @@ class NewWeights(Protocol):
 
 
 class ModelRunner(Protocol):
-    """Runs passes in launch order. Not thread-safe: one scheduler owns it."""
+    """Runs passes in launch order. Not thread-safe, but for `load_weights`: one scheduler owns it."""
 
     @property
     def info(self) -> RunnerInfo: ...
 
     def launch(self, batch: ForwardBatch) -> PendingStep:
         """Start a pass. Raises StepFailed if it cannot be started."""
+        ...
+
+    def load_weights(self, model_path: str) -> NewWeights:
+        """Read another checkpoint of the same model into the host's memory; takes seconds to minutes. Any thread may,
+        while passes run. Raises UserError, with nothing changed, if it cannot be read or is of another model."""
         ...
 
     def close(self) -> None:

@@ -15,17 +15,19 @@ from worker.config import WorkerSettings
 from worker.engine import inputs
 from worker.engine.batch import NOT_FINITE, ForwardBatch, NewWeights, RunnerInfo, Scores, StepFailed, StepResult
 from worker.engine.cpu_tuning import keep_freed_memory
-from worker.engine.loading import compute_dtype, load_model
+from worker.engine.loading import compute_dtype, load_on_cpu
 from worker.engine.logprobs import ScoredTokens, in_order, prompt_requests, sampled_requests, score, score_prompt
 from worker.engine.memory import cpu_pool_size, kv_bytes_per_token
+from worker.engine.new_weights import NO_ROOM, checkpoint_of_same_model
 from worker.engine.next_tokens import NextTokens
-from worker.engine.out_of_memory import step_failed
+from worker.engine.out_of_memory import step_failed, told_to_the_user
 from worker.engine.page_table import PageTable
 from worker.engine.pooling import Pooler, make_pooler
 from worker.engine.sampler import sample
 from worker.engine.sampling_table import Masked, SamplingTable
 from worker.layers.torch_ops import TorchOps
 from worker.models.config import ModelConfig
+from worker.models.decoder import Decoder
 
 _CPU = torch.device("cpu")
 _DEFAULT_PAGE_SIZE = 1
@@ -67,8 +69,12 @@ class CpuRunner:
             torch.set_num_threads(settings.cpu_threads)
         dtype = compute_dtype(settings, config, default="float32")
         page_size = settings.page_size or _DEFAULT_PAGE_SIZE
-        loaded = load_model(settings, config, path, TorchOps(), dtype=dtype, device=_CPU)
+        with torch.inference_mode():
+            loaded = load_on_cpu(settings, config, path, TorchOps(), dtype=dtype)
         self._model = loaded.model
+        self._another = loaded.another
+        self._settings = settings
+        self._config = config
         size = cpu_pool_size(
             config,
             page_size=page_size,
@@ -121,8 +127,17 @@ class CpuRunner:
         except (MemoryError, RuntimeError) as error:
             raise step_failed(error, batch, where="machine") from error
 
+    def load_weights(self, model_path: str) -> NewWeights:
+        path = checkpoint_of_same_model(model_path, self._settings, self._config, self._info.weight_bytes)
+        with torch.inference_mode(), told_to_the_user(NO_ROOM):
+            return _SecondModel(self, self._another(path))
+
+    def take(self, model: Decoder) -> None:
+        """Compute with `model`, of the same configuration, from the next pass on."""
+        self._model = model
+
     def close(self) -> None:
-        del self._model, self._attention, self.pool
+        del self._model, self._another, self._attention, self.pool
 
     def _run(self, batch: ForwardBatch) -> DoneStep:
         positions = inputs.positions(batch)

@@ -98,12 +98,24 @@ class ContinueGeneration(msgspec.Struct, frozen=True, kw_only=True, tag="continu
     call_id: int
 
 
+class UpdateWeights(msgspec.Struct, frozen=True, kw_only=True, tag="update_weights"):
+    """Compute with the weights in `model_path`, of the same model, as soon as no request is half way. They are loaded
+    while requests run; then new ones wait until those that have begun end, for `drain_timeout_s` at most, or with
+    `abort_all` all are aborted. Answered by WeightsUpdated, or by CallReply(ok=False) with nothing changed."""
+
+    call_id: int
+    model_path: str
+    weight_version: str | None = None  # None: as it was
+    abort_all: bool = False
+    drain_timeout_s: float | None = None  # None: as long as it takes
+
+
 class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="shutdown"):
     """Leave the loop after this step; running requests are dropped."""
 
 
 SchedulerCall = FlushCache | GetLoad | GetHotPrefixes | PauseGeneration | ContinueGeneration
-FrontendMessage = GenerateRequest | AbortRequest | AbortAll | StopMatched | SchedulerCall | Shutdown
+FrontendMessage = GenerateRequest | AbortRequest | AbortAll | StopMatched | SchedulerCall | UpdateWeights | Shutdown
 
 # --- scheduler -> frontend -------------------------------------------------------------------------------------------
 
@@ -273,11 +285,23 @@ class HotPrefixes(msgspec.Struct, frozen=True, kw_only=True, tag="hot_prefixes")
 
 
 class CallReply(msgspec.Struct, frozen=True, kw_only=True, tag="reply"):
-    """Answer to FlushCache."""
+    """Answer to a call that asks for no facts. If not `ok`, the rest is what its HTTP answer says."""
 
     call_id: int
     ok: bool
     message: str = ""
+    status: int = 400
+    param: str | None = None
+
+
+class WeightsUpdated(msgspec.Struct, frozen=True, kw_only=True, tag="weights_updated"):
+    """Answer to UpdateWeights. All news before it are of the old weights, all after it of the new ones.
+    `num_held_back`: requests that waited for them."""
+
+    call_id: int
+    model_path: str
+    weight_version: str | None
+    num_held_back: int
 
 
 class ModelFound(msgspec.Struct, frozen=True, kw_only=True, tag="model_found"):
@@ -314,6 +338,5 @@ class SchedulerFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     user_fault: bool
 
 
-SchedulerMessage = (
-    StepOutput | LoadReport | HotPrefixes | CallReply | CacheChanges | ModelFound | SchedulerReady | SchedulerFailed
-)
+CallAnswer = LoadReport | HotPrefixes | CallReply | WeightsUpdated
+SchedulerMessage = StepOutput | CallAnswer | CacheChanges | ModelFound | SchedulerReady | SchedulerFailed

@@ -38,7 +38,7 @@ def read_config(
     """The configuration of the checkpoint in `path`, whose config.json is `raw`. Raises UserError, with architecture
     and reason, for what cannot be served."""
     architecture = str(raw["architectures"][0])
-    hf = _hf_config(path, raw, architecture, trust_remote_code)
+    hf = read_hf_config(path, raw, trust_remote_code=trust_remote_code)
     if getattr(hf, "is_encoder_decoder", False):
         raise UserError(
             f"The model's architecture {architecture} is not supported: it has an encoder; only decoders are."
@@ -66,9 +66,11 @@ def read_config(
     )
 
 
-def _hf_config(path: Path, raw: Mapping[str, Any], architecture: str, trust_remote_code: bool) -> Any:
+def read_hf_config(path: Path, raw: Mapping[str, Any], *, trust_remote_code: bool) -> Any:
+    """Transformers' configuration object of the checkpoint in `path`, whose config.json is `raw`. Raises UserError."""
     import transformers
 
+    architecture = str(raw["architectures"][0])
     try:
         hf = transformers.AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
     except (ValueError, OSError, KeyError, TypeError, ImportError) as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -124,26 +127,53 @@ class _Projection(torch.nn.Module):
         return self.product.unsqueeze(0)
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedTransformersModel:
+    """A model, all its tensors by name, where they stay as long as it lives, and the size of its parameters."""
+
+    model: TransformersModel
+    tensors: Mapping[str, torch.Tensor]
+    weight_bytes: int
+
+
 def load_transformers_model(
     config: TransformersConfig, path: Path | None, ops: Ops, *, dtype: torch.dtype, device: torch.device
-) -> tuple[TransformersModel, int]:
-    """The model with the weights in `path`, or with random ones; also their bytes. Raises UserError if they do not
-    fit the config."""
-    options: dict[str, Any] = {
-        "dtype": dtype,
-        "attn_implementation": IMPLEMENTATION,
-        "trust_remote_code": config.trust_remote_code,
-    }
+) -> LoadedTransformersModel:
+    """The model with the weights in `path`, or with random ones. Raises UserError if they do not fit the config."""
     if path is None:
         gpus = [device] if device.type == "cuda" else []
         with torch.device(device), torch.random.fork_rng(gpus):
             torch.manual_seed(0)
-            model = AutoModelForCausalLM.from_config(config.hf, **options)
+            model = AutoModelForCausalLM.from_config(config.hf, **_options(config, dtype))
     else:
-        model = _load(config, path, options).to(device)
+        model = _load(config, path, _options(config, dtype)).to(device)
     model.eval()
     num_bytes = sum(parameter.nbytes for parameter in model.parameters())
-    return TransformersModel(config, model, ops), num_bytes
+    tensors = model.state_dict()
+    return LoadedTransformersModel(TransformersModel(config, model, ops), tensors, num_bytes)
+
+
+def load_beside(config: TransformersConfig, path: Path, dtypes: Mapping[str, torch.dtype]) -> Any:
+    """Transformers' model with the weights in `path`, on the host, its tensors in the types that `dtypes` has for their
+    names. Raises UserError if they do not fit the config.
+
+    Any thread may call it while another model computes. So it is read in float32 first: Transformers makes the type it
+    reads in torch's default type meanwhile, for all threads.
+    """
+    assert torch.get_default_dtype() == torch.float32
+    model = _load(config, path, _options(config, torch.float32))
+    model.eval()
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        tensor.data = tensor.data.to(dtypes.get(name, tensor.dtype), copy=True)  # of its own, not of a mapped file
+    return model
+
+
+def _options(config: TransformersConfig, dtype: torch.dtype) -> dict[str, Any]:
+    return {
+        "dtype": dtype,
+        "attn_implementation": IMPLEMENTATION,
+        "trust_remote_code": config.trust_remote_code,
+    }
 
 
 def _load(config: TransformersConfig, path: Path, options: dict[str, Any]) -> Any:

@@ -37,17 +37,18 @@ class WeightSource(Protocol):
 
 class SafetensorsWeights:
     """A directory of safetensors files. On a CPU an unconverted single tensor stays a view of the mapped file, so
-    replicas on one machine share its memory."""
+    replicas on one machine share its memory; with `own_memory` nothing depends on the files once it is handed out."""
 
-    def __init__(self, path: Path, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, path: Path, *, dtype: torch.dtype, device: torch.device, own_memory: bool = False) -> None:
         self._dtype = dtype
         self._device = device
+        self._own_memory = own_memory
         self._files: dict[Path, Any] = {}
         self._where = self._locate(path)
         self.bytes_loaded = 0
 
     def tensor(self, name: str, shape: Shape) -> torch.Tensor:
-        loaded = self._read(name, shape).to(self._device, self._dtype)
+        loaded = self._read(name, shape).to(self._device, self._dtype, copy=self._own_memory)
         self.bytes_loaded += loaded.nbytes
         return loaded
 
@@ -96,6 +97,34 @@ class SafetensorsWeights:
             except (SafetensorError, OSError) as error:
                 raise UserError(f"Cannot read the weight file {file}: {error}.") from None
         return self._files[file]
+
+
+class RecordedWeights:
+    """Remembers what another source handed out. Its user keeps these very tensors, so that the numbers of another
+    checkpoint can be put into them."""
+
+    def __init__(self, source: WeightSource) -> None:
+        self._source = source
+        self._handed_out: list[tuple[Mapping[str, Shape], torch.Tensor]] = []
+
+    @property
+    def bytes_loaded(self) -> int:
+        return self._source.bytes_loaded
+
+    def tensor(self, name: str, shape: Shape) -> torch.Tensor:
+        return self._record({name: shape}, self._source.tensor(name, shape))
+
+    def stacked(self, parts: Mapping[str, Shape]) -> torch.Tensor:
+        return self._record(dict(parts), self._source.stacked(parts))
+
+    def beside(self, others: WeightSource) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Each tensor handed out, and what `others`, of any device, has in its place. Raises UserError where they lack
+        one or have another shape."""
+        return [(tensor, others.stacked(parts)) for parts, tensor in self._handed_out]
+
+    def _record(self, parts: Mapping[str, Shape], tensor: torch.Tensor) -> torch.Tensor:
+        self._handed_out.append((parts, tensor))
+        return tensor
 
 
 class DummyWeights:

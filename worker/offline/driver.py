@@ -24,9 +24,12 @@ from worker.ipc.messages import (
     StepOutput,
     StopMatched,
     TokenDelta,
+    UpdateWeights,
+    WeightsUpdated,
 )
 from worker.scheduler.core import Scheduler
 from worker.server.answers import Answer
+from worker.server.served_weights import ServedWeights
 
 Object = dict[str, object]
 
@@ -69,11 +72,12 @@ class Driver:
     def __init__(self, settings: WorkerSettings) -> None:
         """Raises UserError."""
         self._settings = settings
+        self.weights = ServedWeights(settings.model_path, settings.weight_version)
         self._clock = MonotonicClock()
         self._inbox: SimpleQueue[_Errand | None] = SimpleQueue()
         self._live: dict[str, _Live] = {}
         self._matches: list[StopMatched] = []
-        self._flushes: dict[int, Future[CallReply]] = {}
+        self._calls: dict[int, Future[CallReply | WeightsUpdated]] = {}
         self._ready: Future[SchedulerReady] = Future()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -109,15 +113,25 @@ class Driver:
 
     def flush_cache(self) -> CallReply:
         """Empty the prefix cache; not ok while requests run or wait."""
-        reply: Future[CallReply] = Future()
+        reply = self._ask(lambda call_id: FlushCache(call_id=call_id))
+        assert isinstance(reply, CallReply)
+        return reply
 
-        def work(scheduler: Scheduler) -> None:
-            call_id = id(reply)
-            self._flushes[call_id] = reply
-            scheduler.handle(FlushCache(call_id=call_id))
+    def update_weights(
+        self, model_path: str, *, weight_version: str | None, abort_all: bool, drain_timeout_s: float | None
+    ) -> CallReply | WeightsUpdated:
+        """Have the weights replaced; not ok if they stay as they were."""
 
-        self._post(_Errand(work, reply.set_exception))
-        return reply.result()
+        def message(call_id: int) -> UpdateWeights:
+            return UpdateWeights(
+                call_id=call_id,
+                model_path=model_path,
+                weight_version=weight_version,
+                abort_all=abort_all,
+                drain_timeout_s=drain_timeout_s,
+            )
+
+        return self._ask(message)
 
     def now_s(self) -> float:
         """The clock that answers are timed by."""
@@ -127,6 +141,18 @@ class Driver:
         """Drop what runs, free the model, end the thread."""
         self._inbox.put(None)
         self._thread.join()
+
+    def _ask(self, message: Callable[[int], FrontendMessage]) -> CallReply | WeightsUpdated:
+        """Hand in a call, and wait for its answer."""
+        reply: Future[CallReply | WeightsUpdated] = Future()
+
+        def work(scheduler: Scheduler) -> None:
+            call_id = id(reply)
+            self._calls[call_id] = reply
+            scheduler.handle(message(call_id))
+
+        self._post(_Errand(work, reply.set_exception))
+        return reply.result()
 
     def _post(self, errand: _Errand) -> None:
         self._inbox.put(errand)
@@ -166,8 +192,10 @@ class Driver:
 
     def _receive(self, message: SchedulerMessage) -> None:
         """The scheduler's news, at the end of each step."""
-        if isinstance(message, CallReply):
-            self._flushes.pop(message.call_id).set_result(message)
+        if isinstance(message, WeightsUpdated):
+            self.weights.update(message)
+        if isinstance(message, CallReply | WeightsUpdated):
+            self._calls.pop(message.call_id).set_result(message)
         if not isinstance(message, StepOutput):
             return
         for rid, token in zip(message.rids, message.tokens, strict=True):
@@ -208,7 +236,7 @@ class Driver:
         for call in {id(live.call): live.call for live in self._live.values()}.values():
             call.tell(error)
         self._live.clear()
-        for reply in self._flushes.values():
+        for reply in self._calls.values():
             reply.set_exception(error)
         self._fail_errands(error)
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from common.errors import UserError
 from common.settings import validated
 from worker.config import WorkerSettings
-from worker.ipc.messages import GenerateRequest
+from worker.ipc.messages import CallReply, GenerateRequest
 from worker.models.paths import cache_root, resolve_model_path
 from worker.offline.driver import Call, Driver, Object
 from worker.preflight import check_before_loading
@@ -55,7 +55,6 @@ class Engine:
         self._driver = Driver(chosen.model_copy(update={"model_path": path, "revision": None}))
         self._rules = SamplingRules.of(chosen, self._files.sampling_defaults, self._driver.ready)
         self._limits = PromptLimits(self._driver.ready, chosen.allow_auto_truncate)
-        self._weight_version = chosen.weight_version
         self._rids = itertools.count()
 
     def __enter__(self) -> Engine:
@@ -141,6 +140,23 @@ class Engine:
         if not reply.ok:
             raise RequestFault(400, reply.message)
 
+    def update_weights_from_disk(
+        self,
+        model_path: str,
+        *,
+        weight_version: str | None = None,
+        abort_all_requests: bool = False,
+        drain_timeout_s: float | None = None,
+    ) -> None:
+        """Compute with the weights in `model_path`, a checkpoint of the same model, from now on; the prefix cache is
+        emptied. Calls under way end by the old ones first, for `drain_timeout_s` at most, or are aborted; others wait.
+        Raises RequestFault, with nothing changed, if that cannot be."""
+        answer = self._driver.update_weights(
+            model_path, weight_version=weight_version, abort_all=abort_all_requests, drain_timeout_s=drain_timeout_s
+        )
+        if isinstance(answer, CallReply):
+            raise RequestFault(answer.status, answer.message, param=answer.param)
+
     def shutdown(self) -> None:
         """Free the model. The engine is of no use afterwards."""
         self._driver.close()
@@ -163,9 +179,9 @@ class Engine:
             rid = str(next(self._rids))
             request = GenerateRequest(rid=rid, input_ids=input_ids, sampling=ask.sampling, priority=body.priority)
             pipeline = self._files.tokenizer.pipeline(ask.sampling)
-            answers.append(Answer(rid, request, index, pipeline, self._driver.now_s()))
+            answers.append(Answer(rid, request, index, pipeline, self._driver.now_s(), self._driver.weights))
         bytes_of = self._files.tokenizer.token_bytes if body.return_text_in_logprobs else None
-        return _Prepared(answers, NativeObjects(self._weight_version, bytes_of), batch.single and n == 1)
+        return _Prepared(answers, NativeObjects(bytes_of), batch.single and n == 1)
 
     def _whole(self, ready: _Prepared) -> dict[str, Any] | list[dict[str, Any]]:
         objects = [ready.objects.of(answer, answer.last_s) for answer in ready.answers]

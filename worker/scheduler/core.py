@@ -35,6 +35,7 @@ from worker.ipc.messages import (
     SchedulerReady,
     Shutdown,
     StopMatched,
+    UpdateWeights,
 )
 from worker.kv_events.recorder import recorder_of
 from worker.scheduler.grammars import GrammarQueue
@@ -55,10 +56,12 @@ from worker.scheduler.retraction import Retraction
 from worker.scheduler.rows import RequestTable
 from worker.scheduler.stats import SchedulerStats, log_startup
 from worker.scheduler.steady import SteadyDecodes
+from worker.scheduler.weights import HoldablePolicy, WeightUpdate
 
 QUEUE_FULL = "The request queue is full."
 DISPLACED = "The request queue is full, and a more urgent request took this one's place."
 ABORTED = "The request was aborted."
+ABORTED_FOR_WEIGHTS = "The request was aborted, because the model's weights were replaced."
 NO_GRAMMARS = "This server does not follow grammars."
 
 
@@ -111,10 +114,11 @@ class Scheduler:
         self._loads = LoadReporter(limits, pool, table, waiting, self._grammars, reserve, stats)
         self._outbox = Outbox(emit, clock)
         self._lifecycle = lifecycle = Lifecycle(pool, table, waiting, self._outbox, stats, reserve)
-        policy = make_policy(settings.schedule_policy, pool.cache, draw_seed)
+        policy = HoldablePolicy(make_policy(settings.schedule_policy, pool.cache, draw_seed))
         threshold = priorities.preemption_threshold
         preemption = None if threshold is None else Preemption(pool, table, lifecycle, reserve, stats, threshold)
         prefill = PrefillScheduler(limits, pool, table, waiting, policy, preemption, reserve, stats, clock)
+        self._weights = WeightUpdate(runner, emit, clock, pool, table, waiting, policy)
         by_priority = settings.retraction_policy == "priority"
         retraction = Retraction(pool, table, lifecycle, reserve, stats, by_priority=by_priority)
         self._planner = Planner(pool, table, prefill, retraction, reserve, mixed=settings.enable_mixed_chunk)
@@ -132,7 +136,9 @@ class Scheduler:
             case StopMatched():
                 self._stop(message)
             case AbortAll():
-                self._abort_all()
+                self._abort_all(200, ABORTED)
+            case UpdateWeights():
+                self._weights.begin(message)
             case Shutdown():
                 self.shut_down = True
             case _:
@@ -141,10 +147,12 @@ class Scheduler:
     def step(self) -> bool:
         """Launch a step, handle a step's results, send the news. False when there was nothing to launch or handle."""
         self._take_compiled()
+        if self._weights.due(paused=self._paused):
+            self._take_weights()
         if self._paused:
             self._settle()
             self._send_news()
-            return False
+            return self._weights.rest()
         released = self._table.num_released
         if self._launched is not None and self._planner.must_settle():
             self._settle()
@@ -158,7 +166,7 @@ class Scheduler:
             self._launched = launched
             self._settle()
         self._send_news()
-        return worked or self._grammars.rest()
+        return worked or self._grammars.rest() or self._weights.rest()
 
     def steady_steps(self) -> int:
         """How many of the next calls of `step` would only decode the same requests, so that `skip` may replace them."""
@@ -279,11 +287,20 @@ class Scheduler:
         if (request := self._lifecycle.find(matched.rid)) is not None:
             self._lifecycle.finish(request, matched.num_output_tokens)
 
-    def _abort_all(self) -> None:
+    def _abort_all(self, status: int, text: str) -> None:
         for message in self._grammars.take_all():
-            self._refuse(message, 200, ABORTED)
+            self._refuse(message, status, text)
         for request in self._lifecycle.all_live():
-            self._abort(request.rid)
+            self._lifecycle.abort(request, status, text)
+
+    def _take_weights(self) -> None:
+        """Those who were told of the old weights are told so before their owner hears of the new ones."""
+        self._settle()
+        if self._weights.aborts:
+            self._abort_all(400, ABORTED_FOR_WEIGHTS)
+        updated = self._weights.take()
+        self._send_news()
+        self._emit(updated)
 
     def _abort(self, rid: str) -> None:
         if (request := self._lifecycle.find(rid)) is not None:

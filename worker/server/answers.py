@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from worker.ipc.messages import FinishReason, GenerateRequest, TokenDelta, TokenScore
 from worker.server.errors import RequestFault
+from worker.server.served_weights import ServedWeights
 from worker.server.text import Pipeline
 
 
@@ -32,12 +33,14 @@ class Answer:
     index: int  # among the sequences of its client request
     pipeline: Pipeline
     started_s: float
+    weights: ServedWeights
     parts: list[str] = field(default_factory=list)  # the text in the pieces it came in
     output_ids: list[int] = field(default_factory=list)
     scores: list[TokenScore] = field(default_factory=list)  # of `output_ids`, if asked for
     prompt_scores: list[TokenScore] = field(default_factory=list)
     finish: FinishReason | None = None
     last: TokenDelta | None = None  # latest news
+    told_version: str | None = None  # of the weights in use when the first news came: all of it is by those
     request_id: str = ""  # of the client's HTTP request
     streamed: bool = False
     first_s: float = 0.0  # when its first token came
@@ -75,6 +78,8 @@ class Answer:
 
     def take(self, delta: TokenDelta, now_s: float) -> None:
         """Add news. A stop string in it ends the answer before the tokens behind it."""
+        if self.told_version is None:
+            self.told_version = self.weights.version
         self.last = delta
         self.prompt_scores += delta.prompt_scores
         num_tokens = self._push(delta.token_ids, delta.finish, now_s)
@@ -130,6 +135,7 @@ class Answer:
             "completion_tokens": len(self.output_ids),
             "cached_tokens": self.cached_tokens,
             "num_retractions": self.last.num_retractions if self.last is not None else 0,
+            "weight_version": self.weights.version if self.told_version is None else self.told_version,
         }
         if self.finish is not None:
             info["e2e_latency"] = now_s - self.started_s

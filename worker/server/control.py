@@ -53,13 +53,13 @@ async def model_info(service: Service, _: Request) -> Response:
     settings = service.settings
     return JsonAnswer(
         {
-            "model_path": settings.model_path,
+            "model_path": service.weights.model_path,
             "tokenizer_path": settings.tokenizer_path or settings.model_path,
             "served_model_name": settings.model_name,
             "is_generation": not ready.embedding_size,
             "embedding_size": ready.embedding_size or None,
             "preferred_sampling_params": settings.preferred_sampling_params,
-            "weight_version": settings.weight_version,
+            "weight_version": service.weights.version,
             "has_image_understanding": False,
             "has_audio_understanding": False,
             "architectures": ready.architectures,
@@ -79,7 +79,8 @@ async def server_info(service: Service, _: Request) -> Response:
     }
     ready = msgspec.structs.asdict(service.serving.ready)
     own = {"incarnation": service.incarnation, "version": _VERSION, "status": service.lifecycle.state.value}
-    named = {"served_model_name": service.settings.model_name}
+    weights = {"model_path": service.weights.model_path, "weight_version": service.weights.version}
+    named = {"served_model_name": service.settings.model_name, **weights}
     streams = msgspec.structs.asdict(service.kv_events) if service.kv_events is not None else None
     told = {"kv_events_config": streams, "tokenizer_dir": service.tokenizer_dir}
     return JsonAnswer(public_values(service.settings) | ready | named | own | told | {"internal_states": [internal]})
@@ -103,7 +104,7 @@ def _model_card(service: Service) -> dict[str, Any]:
         "object": "model",
         "created": service.created,
         "owned_by": "canopy",
-        "root": service.settings.model_path,
+        "root": service.weights.model_path,
         "parent": None,
         "max_model_len": ready.context_len,
         "task": "embed" if ready.embedding_size else "generate",

@@ -33,7 +33,6 @@ async def generate(service: Service, request: Request) -> Response:
     single = batch.single and n == 1
     settings = service.settings
     objects = NativeObjects(
-        settings.weight_version,
         serving.tokenizer.tokenizer.token_bytes if body.return_text_in_logprobs else None,
         new_only=bool(body.stream) and settings.incremental_streaming_output,
     )

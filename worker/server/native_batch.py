@@ -107,7 +107,6 @@ class NativeObjects:
     """Makes SGLang's answer objects: text, where texts are made, ids and meta_info. `bytes_of`: texts go into lists of
     log-probabilities; `new_only`: an object holds what nobody has read yet, instead of all so far."""
 
-    weight_version: str
     bytes_of: TokenBytes | None = None
     new_only: bool = False
 
@@ -117,7 +116,7 @@ class NativeObjects:
         text, ids, scores = answer.text, [*answer.output_ids], answer.scores  # lists go on growing
         if self.new_only:
             text, ids, scores = new.text, new.token_ids, new.scores
-        meta_info = answer.meta_info(now_s) | {"weight_version": self.weight_version}
+        meta_info = answer.meta_info(now_s)
         if answer.request.sampling.logprobs is not None:
             meta_info |= self._logprobs(answer, answer.request.sampling.logprobs, scored_tokens(ids, scores), new.first)
         texts = {"text": text} if answer.pipeline.makes_text else {}

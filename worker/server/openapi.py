@@ -24,6 +24,7 @@ from worker.server.schemas import (
     TokenizeBody,
 )
 from worker.server.service import Service
+from worker.server.weights import UpdateWeightsBody
 
 _BODIES: Mapping[str, type[Body]] = {
     "/v1/completions": CompletionRequest,
@@ -37,6 +38,7 @@ _BODIES: Mapping[str, type[Body]] = {
     "/tokenize": TokenizeBody,
     "/detokenize": DetokenizeBody,
     "/abort_request": AbortBody,
+    "/update_weights_from_disk": UpdateWeightsBody,
 }
 _STREAMED = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/generate"})
 _FACTS = ("/v1/models", "/model_info", "/server_info", "/v1/loads", "/health")
@@ -48,6 +50,9 @@ _FAULTS: Mapping[int, str] = {
     413: "The body is too large.",
     429: "Too many requests of this key.",
     503: "Not now: it starts, ends, or its queue is full.",
+}
+_FAULTS_OF_ONE: Mapping[str, Mapping[int, str]] = {
+    "/update_weights_from_disk": {409: "Not now: others are being loaded, or requests are half way."},
 }
 _REFERENCE = "#/components/schemas/{model}"
 
@@ -86,7 +91,7 @@ def _answers(path: str) -> dict[str, Any]:
     if path in _STREAMED:
         kinds["text/event-stream"] = {}
     answers: dict[str, Any] = {"200": {"description": "The answer.", "content": kinds}}
-    for status, meaning in _FAULTS.items():
+    for status, meaning in {**_FAULTS, **_FAULTS_OF_ONE.get(path, {})}.items():
         anthropic = path.startswith(ANTHROPIC_PATH)
         example = anthropic_error_body(status, meaning) if anthropic else error_body(status, meaning)
         answers[str(status)] = {"description": meaning, "content": {"application/json": {"example": example}}}

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable
 
 from worker.ipc.messages import (
+    CallAnswer,
     CallReply,
     ContinueGeneration,
     FlushCache,
@@ -18,10 +19,10 @@ from worker.ipc.messages import (
     LoadReport,
     PauseGeneration,
     SchedulerCall,
+    UpdateWeights,
+    WeightsUpdated,
 )
 from worker.server.errors import RequestFault
-
-SchedulerAnswer = LoadReport | HotPrefixes | CallReply
 
 _ANSWER_TIMEOUT_S = 10.0  # the scheduler answers between two steps, and a step may be long
 
@@ -32,7 +33,7 @@ class SchedulerClient:
     def __init__(self, send: Callable[[FrontendMessage], None]) -> None:
         self._send = send
         self._ids = itertools.count(1)
-        self._pending: dict[int, asyncio.Future[SchedulerAnswer]] = {}
+        self._pending: dict[int, asyncio.Future[CallAnswer]] = {}
 
     async def load(self) -> LoadReport:
         """The scheduler's state in numbers. Raises RequestFault (503) if it does not answer."""
@@ -60,19 +61,39 @@ class SchedulerClient:
         """End a pause. Raises RequestFault (503) if the scheduler does not answer."""
         await self._call(lambda call_id: ContinueGeneration(call_id=call_id))
 
-    def receive(self, answer: SchedulerAnswer) -> None:
+    async def update_weights(
+        self, model_path: str, *, weight_version: str | None, abort_all: bool, drain_timeout_s: float | None
+    ) -> WeightsUpdated | CallReply:
+        """Have the weights replaced, however long it takes; not ok if they stay as they were."""
+
+        def message(call_id: int) -> UpdateWeights:
+            return UpdateWeights(
+                call_id=call_id,
+                model_path=model_path,
+                weight_version=weight_version,
+                abort_all=abort_all,
+                drain_timeout_s=drain_timeout_s,
+            )
+
+        answer = await self._call(message, timeout_s=None)
+        assert isinstance(answer, WeightsUpdated | CallReply)
+        return answer
+
+    def receive(self, answer: CallAnswer) -> None:
         """Take an answer. One that nobody waits for any more is dropped."""
         future = self._pending.get(answer.call_id)
         if future is not None and not future.done():
             future.set_result(answer)
 
-    async def _call(self, message: Callable[[int], SchedulerCall]) -> SchedulerAnswer:
+    async def _call(
+        self, message: Callable[[int], SchedulerCall | UpdateWeights], timeout_s: float | None = _ANSWER_TIMEOUT_S
+    ) -> CallAnswer:
         call_id = next(self._ids)
         future = self._pending[call_id] = asyncio.get_running_loop().create_future()
         self._send(message(call_id))
         try:
-            return await asyncio.wait_for(future, _ANSWER_TIMEOUT_S)
+            return await asyncio.wait_for(future, timeout_s)
         except TimeoutError:
-            raise RequestFault(503, f"The scheduler did not answer within {_ANSWER_TIMEOUT_S:.0f} s.") from None
+            raise RequestFault(503, f"The scheduler did not answer within {timeout_s:.0f} s.") from None
         finally:
             del self._pending[call_id]

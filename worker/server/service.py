@@ -15,11 +15,7 @@ from common.clock import Clock
 from common.kv_events import KvEventsConfig
 from common.tracing.spans import SpanSink
 from worker.config import WorkerSettings
-from worker.ipc.messages import (
-    FrontendMessage,
-    SchedulerReady,
-    StepOutput,
-)
+from worker.ipc.messages import CallAnswer, FrontendMessage, SchedulerReady, StepOutput, WeightsUpdated
 from worker.server.errors import RequestFault
 from worker.server.lifecycle import Lifecycle, ReplicaState
 from worker.server.limits import PromptLimits, takes_priority
@@ -27,8 +23,9 @@ from worker.server.metrics import Buckets, RequestMetrics
 from worker.server.parsers.choose import Families, families
 from worker.server.request_log import request_log
 from worker.server.sampling import SamplingDefaults, SamplingRules
-from worker.server.scheduler_client import SchedulerAnswer, SchedulerClient
+from worker.server.scheduler_client import SchedulerClient
 from worker.server.scheduler_metrics import Facts, SchedulerMetrics
+from worker.server.served_weights import ServedWeights
 from worker.server.sglang_metrics import SglangMetrics
 from worker.server.streams import Streams
 from worker.server.tokenizer import AsyncTokenizer, NoTokenizer, TextCodec, Tokenizer
@@ -88,6 +85,7 @@ class Service:
         self.created = int(time.time())
         self.kv_events: KvEventsConfig | None = None  # where the streams are, while there are some
         self.tokenizer_dir = ""  # empty: none is loaded
+        self.weights = ServedWeights(settings.model_path, settings.weight_version)
         self.registry = registry
         self.lifecycle = Lifecycle()
         self.scheduler = SchedulerClient(send)
@@ -123,7 +121,7 @@ class Service:
         rules = SamplingRules.of(self.settings, files.sampling_defaults, ready)
         log = request_log(self.settings, files.tokenizer)
         interval = self.settings.stream_interval
-        streams = Streams(self._send, files.tokenizer, self._metrics, log, self._clock, interval)
+        streams = Streams(self._send, files.tokenizer, self._metrics, log, self._clock, interval, self.weights)
         template = files.tokenizer.chat_template
         ways = families(self.settings.tool_call_parser, self.settings.reasoning_parser, template, ready.architectures)
         takes_tools = uses_variable(template or "", "tools")
@@ -132,13 +130,15 @@ class Service:
         self.scheduler_metrics.ready_after_s = self._clock.now_s() - self._started_s
         self.lifecycle.move_to(ReplicaState.READY)
 
-    def receive(self, message: StepOutput | SchedulerAnswer) -> None:
+    def receive(self, message: StepOutput | CallAnswer) -> None:
         """Take news or an answer from the scheduler."""
         if isinstance(message, StepOutput):
             if self._serving is not None:
                 self._serving.streams.deliver(message)
-        else:
-            self.scheduler.receive(message)
+            return
+        if isinstance(message, WeightsUpdated):
+            self.weights.update(message)
+        self.scheduler.receive(message)
 
     @property
     def num_live(self) -> int:

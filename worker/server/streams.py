@@ -23,6 +23,7 @@ from worker.server.answers import Answer
 from worker.server.errors import RequestFault
 from worker.server.metrics import RequestMetrics
 from worker.server.request_log import RequestLog
+from worker.server.served_weights import ServedWeights
 from worker.server.tokenizer import TextCodec
 from worker.server.tracing import CURRENT_TRACE
 
@@ -108,6 +109,7 @@ class Streams:
         request_log: RequestLog,
         clock: Clock,
         stream_interval_tokens: int,
+        weights: ServedWeights,
     ) -> None:
         self._send = send
         self._tokenizer = tokenizer
@@ -115,6 +117,7 @@ class Streams:
         self._request_log = request_log
         self._clock = clock
         self._stream_interval_tokens = stream_interval_tokens
+        self._weights = weights
         self._serial = count()
         self._live: dict[str, tuple[Answer, Generation]] = {}  # by the scheduler's id
         self._by_id: dict[str, Answer] = {}  # by the client's
@@ -141,6 +144,7 @@ class Streams:
                 i,
                 pipeline(r.sampling),
                 now_s,
+                self._weights,
                 request_id=request_id,
                 streamed=stream,
             )

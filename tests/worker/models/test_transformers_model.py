@@ -28,9 +28,9 @@ def load(tiny: TinyModel) -> tuple[TransformersConfig, TransformersModel]:
     assert isinstance(config, TransformersConfig)
     config = config.padded_to(HEAD_DIMS)
     with torch.inference_mode():
-        model, num_bytes = load_transformers_model(config, tiny.path, TorchOps(), dtype=torch.float32, device=CPU)
-    assert num_bytes == sum(p.nbytes for p in tiny.reference.parameters())
-    return config, model
+        loaded = load_transformers_model(config, tiny.path, TorchOps(), dtype=torch.float32, device=CPU)
+    assert loaded.weight_bytes == sum(p.nbytes for p in tiny.reference.parameters())
+    return config, loaded.model
 
 
 @pytest.mark.parametrize("name", OTHER_CONFIGS)

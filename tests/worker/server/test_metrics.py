@@ -20,6 +20,7 @@ from worker.sampling_params import GrammarAsked, SamplingParams
 from worker.server.answers import Answer
 from worker.server.metrics import Buckets, RequestMetrics
 from worker.server.scheduler_metrics import Facts, SchedulerMetrics
+from worker.server.served_weights import ServedWeights
 from worker.server.sglang_metrics import FRONTEND_NAMES, SCHEDULER_NAMES, SglangMetrics
 
 READY = ready_message(page_size=16)
@@ -36,7 +37,7 @@ def answer(outputs: int, *, streamed: bool, reason: FinishReason) -> Answer:
     """One of ten prompt tokens, four of them cached, that took a second a token from the third second on."""
     grammar = GrammarAsked(kind="json", text="", param="response_format") if streamed else None
     request = GenerateRequest(rid="a", input_ids=[1] * 10, sampling=SamplingParams(grammar=grammar))
-    made = Answer("a", request, 0, None, 0.0, streamed=streamed)  # type: ignore[arg-type]
+    made = Answer("a", request, 0, None, 0.0, ServedWeights("m", "v"), streamed=streamed)  # type: ignore[arg-type]
     made.output_ids = [1] * outputs
     made.last = TokenDelta(rid="a", token_ids=[], prompt_tokens=10, cached_tokens=4, completion_tokens=outputs)
     made.finish = reason

@@ -12,6 +12,7 @@ from worker.sampling_params import SamplingParams
 from worker.server.errors import RequestFault
 from worker.server.metrics import RequestMetrics
 from worker.server.request_log import request_log
+from worker.server.served_weights import ServedWeights
 from worker.server.streams import Streams
 from worker.server.tokenizer import Tokenizer
 
@@ -24,7 +25,8 @@ def sent() -> list[FrontendMessage]:
 @pytest.fixture
 def streams(tokenizer: Tokenizer, sent: list[FrontendMessage]) -> Streams:
     log = request_log(WorkerSettings(model_path="m"), tokenizer)
-    return Streams(sent.append, tokenizer, RequestMetrics(CollectorRegistry(), "m"), log, FakeClock(), 1)
+    metrics, weights = RequestMetrics(CollectorRegistry(), "m"), ServedWeights("m", "v")
+    return Streams(sent.append, tokenizer, metrics, log, FakeClock(), 1, weights)
 
 
 def request(rid: str) -> GenerateRequest:

@@ -28,6 +28,7 @@ from worker.engine.cuda.staging import ResultSlots, Staging
 from worker.engine.loading import compute_dtype, load_on_gpu
 from worker.engine.logprobs import ScoredTokens, pinned, prompt_requests, sampled_requests, score, score_prompt
 from worker.engine.memory import kv_bytes_per_token
+from worker.engine.new_weights import NO_ROOM, InPlace, checkpoint_of_same_model
 from worker.engine.out_of_memory import step_failed, told_to_the_user
 from worker.engine.page_table import PageTable
 from worker.engine.pooling import Pooler, make_pooler
@@ -61,11 +62,12 @@ class CudaRunner:
             raise UserError(f"A GPU computes in bfloat16 or float16, not {settings.dtype}; choose --dtype bfloat16.")
         memory = GpuMemory.now(device)
         ops = CudaOps()
+        self._settings, self._config = settings, config
         if isinstance(config, TransformersConfig):
             config = config.padded_to(HEAD_DIMS)
         with told_to_the_user(no_room_for_weights(memory)):
-            loaded = load_model(settings, config, path, ops, dtype=dtype, device=device)
-        self._model = loaded.model
+            loaded = load_on_gpu(settings, config, path, ops, dtype=dtype, device=device)
+        self._model, self._successors = loaded.model, loaded.successors
         page_size = settings.page_size or DEFAULT_PAGE_SIZE
         size = size_pool(settings, config, memory, device=device, page_size=page_size, element_bytes=dtype.itemsize)
         attention = self._make_attention(config, size.num_pages, page_size, dtype, device)
@@ -127,6 +129,11 @@ class CudaRunner:
     def latest_logits(self, num_sampled: int) -> torch.Tensor:
         """fp32 [num_sampled, vocab]: what the last launched pass, which sampled as many, chose from. For tests."""
         return self._head.latest(num_sampled)
+
+    def load_weights(self, model_path: str) -> NewWeights:
+        path = checkpoint_of_same_model(model_path, self._settings, self._config, self._info.weight_bytes)
+        with torch.inference_mode(), told_to_the_user(NO_ROOM):
+            return InPlace(self._successors(path))
 
     def close(self) -> None:
         torch.cuda.synchronize()

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from common.errors import UserError
 from worker.config import WorkerSettings
-from worker.engine.batch import ForwardBatch, Int32s, RunnerInfo, StepResult
+from worker.engine.batch import ForwardBatch, Int32s, NewWeights, RunnerInfo, StepResult
 from worker.engine.cuda.graph_sizes import pass_sizes
 from worker.engine.memory import PoolSize, chosen_mem_fraction, gpu_pool_size
 from worker.engine.page_table import PageTable
@@ -117,6 +117,9 @@ class SimRunner:
         self._table.apply(batch.page_writes)
         self._busy_until_s = done_s
         return SimStep(self._clock, done_s, StepResult(self._answers.step(batch), cuda_graph=self._shape.graph))
+
+    def load_weights(self, model_path: str) -> NewWeights:
+        raise UserError("A simulated device has no weights to replace.")
 
     def close(self) -> None:
         pass

@@ -1,0 +1,82 @@
+"""POST /update_weights_from_disk: new weights for every worker of a model at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from gateway.api.answers import fault, field_of
+from gateway.api.fleet_wide import FanOut, Outcome, summary
+from gateway.fleet.control import WorkerControl
+from gateway.proxy.asgi import BodyTooLarge, read_body
+from gateway.proxy.endpoints import too_large
+
+TIMEOUT_S = 3600.0  # the weights are read, and what has begun ends first
+
+
+class _Update(msgspec.Struct, frozen=True):
+    """What the gateway reads of the body; all of it goes on to the workers. `model`: whose workers, by its name."""
+
+    model_path: str
+    model: str | None = None
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """What it reads of a worker's answer."""
+
+    num_paused_requests: int = 0
+
+
+def weight_routes(
+    control: WorkerControl, fan_out: FanOut, aliases: Mapping[str, str], *, max_body_bytes: int
+) -> APIRouter:
+    """The workers do it each for itself; where one has done it, nothing is cached any more."""
+    router = APIRouter()
+
+    @router.post("/update_weights_from_disk")
+    async def update_weights(request: Request) -> Response:
+        try:
+            body = await read_body(request.headers.raw, request.receive, max_body_bytes)
+            asked = msgspec.json.decode(body, type=_Update)
+        except BodyTooLarge:
+            return fault(413, too_large(max_body_bytes))
+        except msgspec.MsgspecError as error:
+            return fault(400, f"{error}.", param=field_of(str(error)))
+        workers = fan_out.workers()
+        models = {worker.model for worker in workers if worker.model}
+        if asked.model is None and len(models) > 1:
+            text = f"Say by model whose weights these are; there are several models: {', '.join(sorted(models))}."
+            return fault(400, text, param="model")
+        if asked.model is not None:
+            model = aliases.get(asked.model, asked.model)
+            workers = [worker for worker in workers if worker.model == model]
+            if models and not workers:
+                return fault(404, f"The model {asked.model!r} does not exist.", param="model", code="model_not_found")
+        headers = request.headers.raw
+        outcomes = await fan_out.post_to(workers, "/update_weights_from_disk", headers, body, timeout_s=TIMEOUT_S)
+        for outcome in outcomes:
+            if outcome.status == 200:
+                control.flushed(outcome.worker.url)
+        return summary(outcomes, _told(outcomes))
+
+    return router
+
+
+def _told(outcomes: list[Outcome]) -> dict[str, Any]:
+    """What SGLang's clients read, of all workers together."""
+    done = sum(outcome.status == 200 for outcome in outcomes)
+    return {
+        "success": done == len(outcomes) > 0,
+        "message": f"{done} of {len(outcomes)} workers have the new weights.",
+        "num_paused_requests": sum(_num_paused(outcome.text) for outcome in outcomes),
+    }
+
+
+def _num_paused(text: str) -> int:
+    try:
+        return msgspec.json.decode(text, type=_Told).num_paused_requests
+    except msgspec.MsgspecError:
+        return 0

@@ -1,0 +1,84 @@
+"""POST /update_weights_from_disk: to every worker of a model, each of which has nothing cached afterwards."""
+
+from __future__ import annotations
+
+from tests.helpers.fake_worker import FakeWorker, Received, Reply
+from tests.helpers.gateway_harness import running_gateway
+
+PATH = "/update_weights_from_disk"
+ASK = {"model_path": "/models/step-7", "weight_version": "7"}
+
+
+async def updated(request: Received, reply: Reply) -> None:
+    await reply.json({"success": True, "message": "New.", "num_paused_requests": 2})
+
+
+async def refused(request: Received, reply: Reply) -> None:
+    error = {"error": {"message": "There is no such folder.", "code": 400}}
+    await reply.json({"success": False, "message": "There is no such folder.", "num_paused_requests": 0, **error}, 400)
+
+
+async def test_an_update_reaches_everyone_and_empties_the_index() -> None:
+    async with (
+        FakeWorker(other={PATH: updated}) as a,
+        FakeWorker(other={PATH: updated}) as b,
+        running_gateway([a, b], policy="cache_aware") as gateway,
+    ):
+        for _ in range(2):
+            warm = await gateway.chat("x" * 3000)
+        assert "cached=0" not in warm.headers["x-canopy-route"]
+        answer = await gateway.client.post(PATH, json=ASK, headers={"authorization": "Bearer k"})
+        told = answer.json()
+        assert (answer.status_code, told["success"], told["num_paused_requests"]) == (200, True, 4)
+        assert told["message"] == "2 of 2 workers have the new weights."
+        assert [worker.requests[-1].json for worker in (a, b)] == [ASK, ASK]
+        assert a.requests[-1].header("authorization") == "Bearer k"
+        assert "cached=0" in (await gateway.chat("x" * 3000)).headers["x-canopy-route"]
+
+
+async def test_who_has_not_done_it_is_named() -> None:
+    async with (
+        FakeWorker(other={PATH: updated}) as a,
+        FakeWorker(other={PATH: refused}) as b,
+        running_gateway([a, b]) as gateway,
+    ):
+        answer = await gateway.client.post(PATH, json=ASK)
+        told = answer.json()
+        assert (answer.status_code, told["success"]) == (400, False)
+        assert told["message"] == "1 of 2 workers have the new weights."
+        assert told["error"]["message"] == f"Worker 127.0.0.1:{b.port}: There is no such folder."
+        assert {result["url"]: result["status"] for result in told["results"]} == {a.url: 200, b.url: 400}
+
+
+async def test_with_several_models_it_is_one_model_s() -> None:
+    async with (
+        FakeWorker(model="a", other={PATH: updated}) as a,
+        FakeWorker(model="b", other={PATH: updated}) as b,
+        running_gateway([a, b], model_alias=["nick=b"]) as gateway,
+    ):
+        unclear = await gateway.client.post(PATH, json=ASK)
+        assert (unclear.status_code, unclear.json()["error"]["param"]) == (400, "model")
+        unknown = await gateway.client.post(PATH, json={**ASK, "model": "c"})
+        assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "model")
+        for name in ("b", "nick"):
+            answer = await gateway.client.post(PATH, json={**ASK, "model": name})
+            assert (answer.status_code, [r["url"] for r in answer.json()["results"]]) == (200, [b.url])
+
+
+async def test_bad_bodies_reach_nobody() -> None:
+    async with FakeWorker(other={PATH: updated}) as worker, running_gateway([worker], max_body_bytes=4096) as gateway:
+        for body, status, param in (
+            (b"{", 400, None),
+            (b"{}", 400, "model_path"),
+            (b'{"model_path": 5}', 400, "model_path"),
+            (b"x" * 5000, 413, None),
+        ):
+            answer = await gateway.client.post(PATH, content=body)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (status, param), body
+        assert not any(request.target == PATH for request in worker.requests)
+
+
+async def test_without_workers_there_is_nobody_to_ask() -> None:
+    async with running_gateway([]) as gateway:
+        answer = await gateway.client.post(PATH, json=ASK)
+        assert (answer.status_code, answer.json()["success"]) == (503, False)
