@@ -6,10 +6,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -20,14 +20,18 @@ from worker.ipc.messages import CallReply, GenerateRequest
 from worker.models.paths import cache_root, resolve_model_path
 from worker.offline.driver import Call, Driver, Object
 from worker.preflight import check_before_loading
-from worker.server.answers import Answer
+from worker.server.answers import Answer, first_fault
+from worker.server.embedding_schemas import EncodeBody
 from worker.server.errors import RequestFault, from_validation
 from worker.server.limits import PromptLimits
 from worker.server.native_batch import NativeBatch, NativeObjects
+from worker.server.prompts import Ask
 from worker.server.sampling import SamplingRules
 from worker.server.schemas import GenerateBody
 from worker.server.service import ModelFiles
+from worker.server.vectors import asks_for, check_dimensions, native_objects
 
+_Body = TypeVar("_Body", GenerateBody, EncodeBody)
 _News = tuple[int, Object] | BaseException | None
 
 
@@ -37,6 +41,15 @@ class _Prepared:
 
     answers: list[Answer]
     objects: NativeObjects
+    single: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedTexts:
+    """The same for embeddings."""
+
+    answers: list[Answer]
+    dimensions: int | None
     single: bool
 
 
@@ -95,6 +108,33 @@ class Engine:
         ready = self._prepared({"text": prompts, "input_ids": input_ids, "sampling_params": sampling_params, **more})
         return self._streamed(ready)
 
+    def encode(
+        self,
+        prompts: str | list[str] | None = None,
+        input_ids: list[int] | list[list[int]] | None = None,
+        **more: Any,
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        """Embeddings of texts or token ids: `{"embedding", "meta_info"}` each, a list for a list; the embedding is a
+        float32 array, 1 long. `more` are further fields of /encode, such as dimensions. Raises RequestFault."""
+        ready = self._prepared_texts({"text": prompts, "input_ids": input_ids, **more})
+        news: SimpleQueue[_News] = SimpleQueue()
+        call = Call(ready.answers, news.put)
+        self._driver.start(call)
+        _wait(news, lambda: self._driver.abort(call))
+        return self._vectors(ready)
+
+    async def async_encode(
+        self,
+        prompts: str | list[str] | None = None,
+        input_ids: list[int] | list[list[int]] | None = None,
+        **more: Any,
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        """As `encode`, without keeping the event loop. Cancelling it ends the work."""
+        fields = {"text": prompts, "input_ids": input_ids, **more}
+        ready = await asyncio.to_thread(self._prepared_texts, fields)
+        await self._wait_for(ready.answers)
+        return self._vectors(ready)
+
     async def async_generate(
         self,
         prompts: str | list[str] | None = None,
@@ -105,14 +145,7 @@ class Engine:
         """As `generate`, without keeping the event loop. Cancelling it ends the generation."""
         fields = {"text": prompts, "input_ids": input_ids, "sampling_params": sampling_params, **more}
         ready = await asyncio.to_thread(self._prepared, fields)
-        news, tell = _loop_queue()
-        call = Call(ready.answers, tell)
-        self._driver.start(call)
-        try:
-            _check(await news.get())
-        except asyncio.CancelledError:
-            self._driver.abort(call)
-            raise
+        await self._wait_for(ready.answers)
         return self._whole(ready)
 
     async def async_stream(
@@ -165,23 +198,54 @@ class Engine:
         """Validate and tokenise. Raises RequestFault."""
         if fields.pop("stream", False):
             raise RequestFault(400, "stream: call the method stream or async_stream instead.", param="stream")
-        try:
-            body = GenerateBody.model_validate(fields)
-        except ValidationError as error:
-            raise from_validation(error) from None
+        if self._driver.ready.embedding_size:
+            raise RequestFault(400, "The model makes embeddings and no text; call encode instead.")
+        body = _validated(GenerateBody, fields)
         batch = NativeBatch.of(body)
+        asks, n = batch.asks(body, self._encoded(batch), self._rules)
+        bytes_of = self._files.tokenizer.token_bytes if body.return_text_in_logprobs else None
+        answers = self._answers(asks, body.priority)
+        return _Prepared(answers, NativeObjects(self._weight_version, bytes_of), batch.single and n == 1)
+
+    def _prepared_texts(self, fields: dict[str, Any]) -> _PreparedTexts:
+        """The same for embeddings."""
+        if not self._driver.ready.embedding_size:
+            raise RequestFault(400, "The model generates text and makes no embeddings; call generate instead.")
+        body = _validated(EncodeBody, fields)
+        check_dimensions(body.dimensions, self._driver.ready)
+        batch = NativeBatch.of(body)
+        asks = asks_for(self._encoded(batch), batch.param, single=batch.single)
+        return _PreparedTexts(self._answers(asks, body.priority), body.dimensions, batch.single)
+
+    def _encoded(self, batch: NativeBatch) -> list[list[int]]:
         encode = self._files.tokenizer.encode
-        encoded = [encode(prompt) if isinstance(prompt, str) else prompt for prompt in batch.prompts]
-        asks, n = batch.asks(body, encoded, self._rules)
+        return [encode(prompt) if isinstance(prompt, str) else prompt for prompt in batch.prompts]
+
+    def _answers(self, asks: Sequence[Ask], priority: int | None) -> list[Answer]:
         answers = []
         for index, ask in enumerate(asks):
             input_ids = self._limits.fit(ask.input_ids, ask.sampling, ask.param, ask.length_param)
             rid = str(next(self._rids))
-            request = GenerateRequest(rid=rid, input_ids=input_ids, sampling=ask.sampling, priority=body.priority)
+            request = GenerateRequest(rid=rid, input_ids=input_ids, sampling=ask.sampling, priority=priority)
             pipeline = self._files.tokenizer.pipeline(ask.sampling)
-            answers.append(Answer(rid, request, index, pipeline, self._driver.now_s(), self._driver.weights))
-        bytes_of = self._files.tokenizer.token_bytes if body.return_text_in_logprobs else None
-        return _Prepared(answers, NativeObjects(bytes_of), batch.single and n == 1)
+            answers.append(Answer(rid, request, index, pipeline, self._driver.now_s()))
+        return answers
+
+    async def _wait_for(self, answers: list[Answer]) -> None:
+        news, tell = _loop_queue()
+        call = Call(answers, tell)
+        self._driver.start(call)
+        try:
+            _check(await news.get())
+        except asyncio.CancelledError:
+            self._driver.abort(call)
+            raise
+
+    def _vectors(self, ready: _PreparedTexts) -> dict[str, Any] | list[dict[str, Any]]:
+        if (fault := first_fault(ready.answers)) is not None:
+            raise fault
+        objects = native_objects(ready.answers, ready.dimensions, self._driver.now_s())
+        return objects[0] if ready.single else objects
 
     def _whole(self, ready: _Prepared) -> dict[str, Any] | list[dict[str, Any]]:
         objects = [ready.objects.of(answer, answer.last_s) for answer in ready.answers]
@@ -199,6 +263,13 @@ class Engine:
                 yield _shown(item, ready.single)
         finally:
             self._driver.abort(call)
+
+
+def _validated(body: type[_Body], fields: dict[str, Any]) -> _Body:
+    try:
+        return body.model_validate(fields)
+    except ValidationError as error:
+        raise from_validation(error) from None
 
 
 def _check(news: _News) -> tuple[int, Object] | None:
