@@ -205,7 +205,7 @@ class Engine:
         asks, n = batch.asks(body, self._encoded(batch), self._rules)
         bytes_of = self._files.tokenizer.token_bytes if body.return_text_in_logprobs else None
         answers = self._answers(asks, body.priority)
-        return _Prepared(answers, NativeObjects(self._weight_version, bytes_of), batch.single and n == 1)
+        return _Prepared(answers, NativeObjects(bytes_of), batch.single and n == 1)
 
     def _prepared_texts(self, fields: dict[str, Any]) -> _PreparedTexts:
         """The same for embeddings."""
@@ -228,7 +228,7 @@ class Engine:
             rid = str(next(self._rids))
             request = GenerateRequest(rid=rid, input_ids=input_ids, sampling=ask.sampling, priority=priority)
             pipeline = self._files.tokenizer.pipeline(ask.sampling)
-            answers.append(Answer(rid, request, index, pipeline, self._driver.now_s()))
+            answers.append(Answer(rid, request, index, pipeline, self._driver.now_s(), self._driver.weights))
         return answers
 
     async def _wait_for(self, answers: list[Answer]) -> None:
