@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from worker.config import WorkerSettings
 from worker.engine.batch import RunnerInfo
 from worker.engine.factory import create_runner
+from worker.engine.profiling import Profiler
 from worker.engine.sim.clock import DeviceClock, SleepingClock
 from worker.grammar.base import GrammarCompiler
 from worker.ipc.messages import SchedulerMessage
@@ -30,11 +31,20 @@ def running_scheduler(
     seeds = random.Random(settings.random_seed)
     grammars = _grammar_compiler(settings, runner.info)
     try:
-        yield Scheduler(settings, runner, clock, emit, lambda: seeds.getrandbits(_SEED_BITS), grammars)
+        profiler = _profiler(runner.info)
+        yield Scheduler(settings, runner, clock, emit, lambda: seeds.getrandbits(_SEED_BITS), grammars, profiler)
     finally:
         if grammars is not None:
             grammars.close()
         runner.close()
+
+
+def _profiler(info: RunnerInfo) -> Profiler | None:
+    if info.device == "sim":
+        return None
+    from worker.engine.torch_profiler import TorchProfiler  # imports torch, which simulated replicas do without
+
+    return TorchProfiler(info.device)
 
 
 def _grammar_compiler(settings: WorkerSettings, info: RunnerInfo) -> GrammarCompiler | None:

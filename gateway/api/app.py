@@ -14,6 +14,7 @@ from gateway.api.answers import fault
 from gateway.api.explain import explain_routes
 from gateway.api.fleet_wide import FanOut, fan_out_routes, model_routes
 from gateway.api.health import health_routes
+from gateway.api.profiles import profile_routes
 from gateway.api.prometheus import Render, prometheus_routes
 from gateway.api.weights import weight_routes
 from gateway.api.workers import http_fault, older_worker_routes, worker_routes
@@ -48,6 +49,7 @@ def make_app(
     app.include_router(explaining)
     fan_out = FanOut(registry, fetcher)
     app.include_router(fan_out_routes(control, fan_out, Aborts(forwarder), max_body_bytes=max_body_bytes))
+    app.include_router(profile_routes(fan_out, max_body_bytes=max_body_bytes))
     app.include_router(weight_routes(control, fan_out, aliases, max_body_bytes=max_body_bytes))
     app.add_exception_handler(HttpFault, _fault)
     app.add_exception_handler(RequestValidationError, _invalid)

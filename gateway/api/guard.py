@@ -21,6 +21,8 @@ _ACCESS = {
     "/flush_cache": Access.ADMIN,
     "/abort_request": Access.ADMIN,
     "/update_weights_from_disk": Access.ADMIN,
+    "/start_profile": Access.ADMIN,
+    "/stop_profile": Access.ADMIN,
     "/route/explain": Access.ADMIN,
     "/add_worker": Access.ADMIN,
     "/remove_worker": Access.ADMIN,

@@ -29,8 +29,10 @@ from worker.ipc.messages import (
     SchedulerCall,
     SchedulerMessage,
     SchedulerReady,
+    StartProfile,
     StepOutput,
     StopMatched,
+    StopProfile,
     TokenDelta,
     TokenScore,
     UpdateWeights,
@@ -128,6 +130,8 @@ class FakeScheduler:
                 self.live.pop(rid, None)
             case UpdateWeights():
                 self._emit_soon(self._update(message))
+            case StartProfile() | StopProfile():
+                self._emit_soon(CallReply(call_id=message.call_id, ok=True, message="/profiles/one.trace.json.gz"))
             case GetLoad() | FlushCache() | GetHotPrefixes() | PauseGeneration() | ContinueGeneration():
                 self._emit_soon(self._answer(message))
 

@@ -110,12 +110,37 @@ class UpdateWeights(msgspec.Struct, frozen=True, kw_only=True, tag="update_weigh
     drain_timeout_s: float | None = None  # None: as long as it takes
 
 
+MAX_PROFILE_STEPS = 1000  # all that is recorded stays in memory until it is written
+
+
+class StartProfile(msgspec.Struct, frozen=True, kw_only=True, tag="start_profile"):
+    """Record the next `num_steps` steps, or fewer if StopProfile comes before, to a new file in `output_dir`. Answered
+    by CallReply; its message is the file's path. `activities`: CPU, GPU; none: all there are."""
+
+    call_id: int
+    output_dir: str
+    prefix: str
+    num_steps: int
+    activities: list[str] = []
+    record_shapes: bool = False
+    with_stack: bool = False
+
+
+class StopProfile(msgspec.Struct, frozen=True, kw_only=True, tag="stop_profile"):
+    """Write what was recorded. Answered by CallReply with the file's path, when it is there."""
+
+    call_id: int
+
+
 class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="shutdown"):
     """Leave the loop after this step; running requests are dropped."""
 
 
 SchedulerCall = FlushCache | GetLoad | GetHotPrefixes | PauseGeneration | ContinueGeneration
-FrontendMessage = GenerateRequest | AbortRequest | AbortAll | StopMatched | SchedulerCall | UpdateWeights | Shutdown
+ProfileCall = StartProfile | StopProfile
+FrontendMessage = (
+    GenerateRequest | AbortRequest | AbortAll | StopMatched | SchedulerCall | UpdateWeights | ProfileCall | Shutdown
+)
 
 # --- scheduler -> frontend -------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from worker.cache.prefix import PrefixCache
 from worker.cache.radix import RadixCache
 from worker.config import WorkerSettings
 from worker.engine.batch import ForwardBatch, ModelRunner, PendingStep, RunnerInfo, StepFailed
+from worker.engine.profiling import Profiler
 from worker.grammar.base import GrammarCompiler, GrammarFault, GrammarState
 from worker.ipc.messages import (
     AbortAll,
@@ -34,7 +35,9 @@ from worker.ipc.messages import (
     SchedulerMessage,
     SchedulerReady,
     Shutdown,
+    StartProfile,
     StopMatched,
+    StopProfile,
     UpdateWeights,
 )
 from worker.kv_events.recorder import recorder_of
@@ -46,6 +49,7 @@ from worker.scheduler.policies.factory import make_policy
 from worker.scheduler.preemption import Preemption
 from worker.scheduler.prefill import PrefillScheduler
 from worker.scheduler.priority import PriorityRules
+from worker.scheduler.profiles import Profiles
 from worker.scheduler.queue import WaitingQueue
 from worker.scheduler.release import Lifecycle
 from worker.scheduler.reports import LoadReporter, ready_message
@@ -86,9 +90,11 @@ class Scheduler:
         emit: Callable[[SchedulerMessage], None],
         draw_seed: Callable[[], int],
         grammar_compiler: GrammarCompiler | None = None,
+        profiler: Profiler | None = None,
     ) -> None:
         info = runner.info
         self._runner = runner
+        self._profiles = Profiles(runner.launch, profiler)
         self._clock = clock
         self._emit = emit
         self._draw_seed = draw_seed
@@ -139,6 +145,8 @@ class Scheduler:
                 self._abort_all(200, ABORTED)
             case UpdateWeights():
                 self._weights.begin(message)
+            case StartProfile() | StopProfile():
+                self._emit(self._profiles.answer(message))
             case Shutdown():
                 self.shut_down = True
             case _:
@@ -348,7 +356,7 @@ class Scheduler:
     def _launch(self, plan: Plan) -> _Launched | None:
         launched_s = self._clock.now_s()
         try:
-            return _Launched(plan, self._runner.launch(plan.batch), launched_s)
+            return _Launched(plan, self._profiles.launch(plan.batch), launched_s)
         except StepFailed as fault:
             self._results.fail(plan, fault)
             return None

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from fastapi import FastAPI, Request, Response
 from starlette.types import ASGIApp
 
-from worker.server import anthropic, control, embeddings, native, openai, openapi, responses, weights
+from worker.server import anthropic, control, embeddings, native, openai, openapi, profiles, responses, weights
 from worker.server.auth import Access, Keys
 from worker.server.http import RequestIds, install_error_answers
 from worker.server.service import Service
@@ -42,6 +42,8 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/pause_generation", control.pause_generation),
     ("POST", "/continue_generation", control.continue_generation),
     ("POST", "/update_weights_from_disk", weights.update_weights),
+    ("POST", "/start_profile", profiles.start_profile),
+    ("POST", "/stop_profile", profiles.stop_profile),
     ("POST", "/tokenize", control.tokenize),
     ("POST", "/v1/tokenize", control.tokenize),
     ("POST", "/detokenize", control.detokenize),
@@ -60,6 +62,8 @@ _ACCESS = {  # all others are for clients
     "/pause_generation": Access.ADMIN,
     "/continue_generation": Access.ADMIN,
     "/update_weights_from_disk": Access.ADMIN,
+    "/start_profile": Access.ADMIN,
+    "/stop_profile": Access.ADMIN,
 }
 # What only a model that generates text can do.
 _GENERATES = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses", "/generate"})

@@ -18,12 +18,16 @@ from worker.ipc.messages import (
     HotPrefixes,
     LoadReport,
     PauseGeneration,
+    ProfileCall,
     SchedulerCall,
+    StartProfile,
+    StopProfile,
     UpdateWeights,
     WeightsUpdated,
 )
 from worker.server.errors import RequestFault
 
+_PROFILE_TIMEOUT_S = 60.0
 _ANSWER_TIMEOUT_S = 10.0  # the scheduler answers between two steps, and a step may be long
 
 
@@ -79,6 +83,39 @@ class SchedulerClient:
         assert isinstance(answer, WeightsUpdated | CallReply)
         return answer
 
+    async def start_profile(
+        self,
+        output_dir: str,
+        *,
+        prefix: str,
+        num_steps: int,
+        activities: list[str],
+        record_shapes: bool,
+        with_stack: bool,
+    ) -> CallReply:
+        """Have the next steps recorded; not ok if that cannot be. The first start in a process takes seconds."""
+
+        def message(call_id: int) -> StartProfile:
+            return StartProfile(
+                call_id=call_id,
+                output_dir=output_dir,
+                prefix=prefix,
+                num_steps=num_steps,
+                activities=activities,
+                record_shapes=record_shapes,
+                with_stack=with_stack,
+            )
+
+        reply = await self._call(message, timeout_s=_PROFILE_TIMEOUT_S)
+        assert isinstance(reply, CallReply)
+        return reply
+
+    async def stop_profile(self) -> CallReply:
+        """Have what was recorded written, however long it takes; not ok if nothing is recorded."""
+        reply = await self._call(lambda call_id: StopProfile(call_id=call_id), timeout_s=None)
+        assert isinstance(reply, CallReply)
+        return reply
+
     def receive(self, answer: CallAnswer) -> None:
         """Take an answer. One that nobody waits for any more is dropped."""
         future = self._pending.get(answer.call_id)
@@ -86,7 +123,9 @@ class SchedulerClient:
             future.set_result(answer)
 
     async def _call(
-        self, message: Callable[[int], SchedulerCall | UpdateWeights], timeout_s: float | None = _ANSWER_TIMEOUT_S
+        self,
+        message: Callable[[int], SchedulerCall | UpdateWeights | ProfileCall],
+        timeout_s: float | None = _ANSWER_TIMEOUT_S,
     ) -> CallAnswer:
         call_id = next(self._ids)
         future = self._pending[call_id] = asyncio.get_running_loop().create_future()

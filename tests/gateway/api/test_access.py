@@ -68,6 +68,8 @@ async def test_a_body_without_key_is_not_kept(fast_path: bool) -> None:
         ("POST", "/flush_cache", "administrators"),
         ("POST", "/abort_request", "administrators"),
         ("POST", "/update_weights_from_disk", "administrators"),
+        ("POST", "/start_profile", "administrators"),
+        ("POST", "/stop_profile", "administrators"),
         ("POST", "/route/explain", "administrators"),
         ("GET", "/tuning", "administrators"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -94,6 +95,29 @@ def test_health_metrics_and_loads(server: ReplicaProcess) -> None:
     assert "canopy_max_total_num_tokens" in httpx.get(f"{server.url}/metrics").text
     assert httpx.post(f"{server.url}/flush_cache").status_code == 200
     assert server.load()["num_evictable_tokens"] == 0
+
+
+def test_profiles_are_chrome_traces_with_the_steps_in_them(server: ReplicaProcess, tmp_path: Path) -> None:
+    assert "No profile" in httpx.post(f"{server.url}/stop_profile").json()["error"]["message"]
+    wish = {"output_dir": str(tmp_path / "new"), "record_shapes": True, "activities": ["CPU"]}
+    refused = httpx.post(f"{server.url}/start_profile", json={**wish, "activities": ["GPU"]})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "activities")
+    for how in ("stopped", "ends"):
+        started = post(server, "/start_profile", **wish, **({"num_steps": 3} if how == "ends" else {}))
+        again = httpx.post(f"{server.url}/start_profile", json=wish)
+        assert again.status_code == 400 and "already" in again.json()["error"]["message"]
+        post(server, "/generate", text="hello", sampling_params={"max_new_tokens": 6, "ignore_eos": True})
+        stopped = httpx.post(f"{server.url}/stop_profile", timeout=60)
+        assert (stopped.status_code, "ended by itself" in stopped.text) == (
+            (200, False) if how == "stopped" else (400, True)
+        )
+        with gzip.open(started["path"]) as trace:
+            names = [event.get("name", "") for event in json.load(trace)["traceEvents"]]
+        launched = [name for name in names if name.startswith("launch step")]
+        assert len(launched) == (6 if how == "stopped" else 3)
+        assert "0 decodes" in launched[0] and launched[-1].endswith("1 decodes, 0 prefill tokens")
+        assert "aten::scaled_dot_product_attention" in names
+    assert len(list((tmp_path / "new").iterdir())) == 2
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

@@ -13,7 +13,7 @@ from worker.server.tokenizer import Tokenizer
 API, ADMIN = "key-of-clients", "key-of-admins"
 OPEN_ROUTES = ["/health", "/health_generate", "/metrics"]
 ADMIN_ROUTES = ["/flush_cache", "/abort_request", "/v1/hot_prefixes", "/pause_generation", "/continue_generation"]
-ADMIN_ROUTES += ["/update_weights_from_disk"]
+ADMIN_ROUTES += ["/update_weights_from_disk", "/start_profile", "/stop_profile"]
 
 
 async def status(app: App, path: str, key: str | None, scheme: str = "Bearer") -> int:
