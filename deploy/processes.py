@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -22,10 +23,12 @@ import psutil
 
 from common.errors import UserError
 from common.process import die_with_parent
+from deploy.handover import Offer
 
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_DEADLINE_S = 10.0
 _POLL_S = 0.02
+_KILLED = 128 + signal.SIGKILL
 
 
 def become_subreaper() -> None:
@@ -73,13 +76,15 @@ def supervise(
     is_guard: bool = False,
     cwd: Path | None = None,
     pass_fds: Sequence[int] = (),
+    offer: Offer | None = None,
 ) -> Outcome:
     """Run `command` as the head of a tree; return once the whole tree has ended.
 
     The tree is killed when the command ends by itself, and when `lifeline`, the read end of a pipe that our parent
-    holds, reaches its end. The command gets the same kind of lifeline as its stdin. SIGINT, SIGTERM and SIGHUP are
-    passed on to it as SIGTERM; the second one kills the tree at once. Call it from the main thread: the kernel
-    kills the command when the thread that started it ends, except a guard, which must outlive us to clear up.
+    holds, reaches its end; with an `offer` it may then go on until it has a successor. The command gets the same kind
+    of lifeline as its stdin. SIGINT, SIGTERM and SIGHUP are passed on to it as SIGTERM; the second one kills the tree
+    at once. Call it from the main thread: the kernel kills the command when the thread that started it ends, except a
+    guard, which must outlive us to clear up.
     """
     become_subreaper()
     with subprocess.Popen(
@@ -92,13 +97,14 @@ def supervise(
     ) as child:
         stops = _pass_on_stop_signals(child)
         try:
-            code = _wait_for_end(child, lifeline)
+            code = _wait_for_end(child, lifeline, offer)
         finally:
             end_descendants(grace_s=0)
     return Outcome(code, was_stopped=bool(stops))
 
 
-def _wait_for_end(child: subprocess.Popen[bytes], lifeline: int | None) -> int:
+def _wait_for_end(child: subprocess.Popen[bytes], lifeline: int | None, offer: Offer | None) -> int:
+    """The code of a child that ended, or that of a kill when our parent has ended."""
     pidfd = os.pidfd_open(child.pid)
     with selectors.DefaultSelector() as selector:
         selector.register(pidfd, selectors.EVENT_READ)
@@ -107,10 +113,27 @@ def _wait_for_end(child: subprocess.Popen[bytes], lifeline: int | None) -> int:
         while True:
             ready = {key.fd for key, _ in selector.select()}
             if pidfd in ready:
-                code = child.wait()
-                return code if code >= 0 else 128 - code
+                return _code_of(child)
             if lifeline in ready and not os.read(lifeline, 4096):
-                return 128 + signal.SIGKILL
+                return _wait_for_successor(child, pidfd, offer) if offer else _KILLED
+
+
+def _wait_for_successor(child: subprocess.Popen[bytes], pidfd: int, offer: Offer) -> int:
+    """The same, when our parent has ended: the child goes on for a while, and finishes when a successor listens."""
+    while True:
+        ready, _, _ = select.select([pidfd, offer.fileno()], [], [], offer.patience_s)
+        if pidfd in ready:
+            return _code_of(child)
+        if not ready:
+            return _KILLED
+        if offer.attend():
+            child.send_signal(signal.SIGTERM)
+            return _code_of(child)
+
+
+def _code_of(child: subprocess.Popen[bytes]) -> int:
+    code = child.wait()
+    return code if code >= 0 else 128 - code
 
 
 def _pass_on_stop_signals(child: subprocess.Popen[bytes]) -> list[int]:

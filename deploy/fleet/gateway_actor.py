@@ -59,6 +59,7 @@ class GatewayActor:
             Path(plan.log_dir) / "gateway.log",
             dict(os.environ),
             MonotonicClock(),
+            outlives_us=True,
         )
         self._message = ""
         self._is_changing = False
@@ -91,6 +92,7 @@ class GatewayActor:
         await asyncio.to_thread(process.stop, process.settings.shutdown_grace_s + _DRAIN_MARGIN_S)
 
     async def _tend(self) -> None:
+        await asyncio.to_thread(self._process.inherit)
         self._message = await _start(self._process)
         while True:
             await asyncio.sleep(_TEND_S)
@@ -123,7 +125,10 @@ async def _start(process: GatewayProcess) -> str:
         if process.exit_code() is not None:
             return f"gateway: {process.last_words()}"
         await asyncio.sleep(_LISTEN_POLL_S)
-    return "" if process.is_listening else f"gateway: it did not listen within {_LISTEN_TIMEOUT_S:.0f} s"
+    if process.is_listening:
+        process.let_inherited_finish()
+        return ""
+    return f"gateway: it did not listen within {_LISTEN_TIMEOUT_S:.0f} s"
 
 
 class GatewayKeeper:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import httpx
 import yaml
@@ -22,11 +22,13 @@ from deploy.environment import without_settings
 from deploy.fleet.state import Policy
 from deploy.fleet.worker_process import tail
 from deploy.guard import guarded
+from deploy.handover import Inheritance, inherit
 from deploy.local.plan import write_private
 from gateway.config import GatewaySettings
 
 _PROBE_TIMEOUT_S = 2.0
 _KEPT_FLEET = "kept-fleet"  # in the run directory, which is that of one fleet
+_OFFER = "offer.sock"  # there too
 LISTENING = "Gateway listening on"  # gateway/server.py writes it
 
 
@@ -41,10 +43,20 @@ class GatewayProcess:
     """Owner of the gateway's process and, where that is one process, of the socket it listens on: connections that come
     while it is away wait for the next one. Its settings travel in a private file, so no secret shows in `ps`.
 
-    What it knows of the fleet is kept in `run_dir` for its next life.
+    What it knows of the fleet is kept in `run_dir` for its next life. With `outlives_us` it goes on when this process
+    is killed, until who comes after us has inherited it, or nobody has for a while.
     """
 
-    def __init__(self, values: dict[str, Any], run_dir: Path, log: Path, env: dict[str, str], clock: Clock) -> None:
+    def __init__(
+        self,
+        values: dict[str, Any],
+        run_dir: Path,
+        log: Path,
+        env: dict[str, str],
+        clock: Clock,
+        *,
+        outlives_us: bool = False,
+    ) -> None:
         self.values = values
         self.settings = validated(GatewaySettings, values)
         self.url = gateway_url(self.settings)
@@ -53,20 +65,37 @@ class GatewayProcess:
         self._env = without_settings(env)
         self._clock = clock
         self._policy = Policy()
+        self._offer = run_dir / _OFFER if outlives_us else None
+        self._inheritance: Inheritance | None = None
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._log_mode = "wb"  # a new fleet begins a new file
+        self._keeps_log = False  # a new fleet begins a new one
         self._started_s = 0.0
         self._short_lives = 0
         self._restart_at_s: float | None = None
 
     def successor(self, values: dict[str, Any]) -> GatewayProcess:
         """The same with other settings, not started. At the same address it listens on the same socket."""
-        new = GatewayProcess(values, self._run_dir, self.log, self._env, self._clock)
-        new._log_mode = "ab"
+        outlives_us = self._offer is not None
+        new = GatewayProcess(values, self._run_dir, self.log, self._env, self._clock, outlives_us=outlives_us)
+        new._keeps_log = True
         if new._listens_on == self._listens_on and self._socket is not None:
             new._socket = self._socket.dup()
         return new
+
+    def inherit(self) -> None:
+        """Take over from a gateway whose owner was killed, if there is one: listen where it listens, and let it finish
+        as soon as ours does. Before the first start."""
+        assert self._offer is not None
+        self._inheritance = inherit(self._offer)
+        if self._inheritance is not None:
+            self._socket, self._keeps_log = self._inheritance.listening, True
+
+    def let_inherited_finish(self) -> None:
+        """Ours listens."""
+        if self._inheritance is not None:
+            self._inheritance.listens()
+            self._inheritance = None
 
     def can_run_beside(self, other: GatewayProcess) -> bool:
         """Whether both can listen at once."""
@@ -87,7 +116,7 @@ class GatewayProcess:
         command = [sys.executable, "-P", "-m", "gateway", "--config", str(config)]
         with self._open_log() as log:
             self._process = subprocess.Popen(
-                guarded(command, remove=[work_dir]),
+                guarded(command, remove=[work_dir], offer=self._offer),
                 stdin=subprocess.PIPE,  # the guard's lifeline
                 stdout=log,
                 stderr=log,
@@ -105,8 +134,10 @@ class GatewayProcess:
 
     def _open_log(self) -> BinaryIO:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        log = cast(BinaryIO, self.log.open(self._log_mode))
-        self._log_mode = "ab"
+        log = self.log.open("ab")
+        if not self._keeps_log:
+            log.truncate(0)
+        self._keeps_log = True
         log.write(f"{headline('gateway starts', self.values.get('log_format', 'text'))}\n".encode())
         log.flush()
         return log

@@ -15,17 +15,18 @@ import pytest
 from common.clock import MonotonicClock
 from common.errors import UserError
 from common.process import bind_port
-from deploy.local.gateway_process import GatewayProcess
+from deploy.local.gateway_process import LISTENING, GatewayProcess
 from tests.helpers.processes import assert_all_end, wait_until
 
 START_LIMIT_S = 60.0
 
 
-def gateway_of(tmp_path: Path, **values: Any) -> GatewayProcess:
+def gateway_of(tmp_path: Path, *, outlives_us: bool = False, **values: Any) -> GatewayProcess:
     with bind_port("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]
     settings = {"host": "127.0.0.1", "port": port, "shutdown_settle_s": 0, **values}
-    return GatewayProcess(settings, tmp_path, tmp_path / "gateway.log", dict(os.environ), MonotonicClock())
+    log = tmp_path / "gateway.log"
+    return GatewayProcess(settings, tmp_path, log, dict(os.environ), MonotonicClock(), outlives_us=outlives_us)
 
 
 @pytest.fixture
@@ -83,3 +84,37 @@ def test_a_port_that_is_taken_is_a_fault_of_the_user(tmp_path: Path) -> None:
 def test_several_processes_on_one_port_cannot_run_beside_others_there(tmp_path: Path) -> None:
     gateway = gateway_of(tmp_path, gateway_processes=2)
     assert not gateway.successor(gateway.values).can_run_beside(gateway)
+
+
+def test_a_gateway_whose_owner_was_killed_goes_on_until_its_heir_listens(tmp_path: Path) -> None:
+    old = gateway_of(tmp_path, outlives_us=True)
+    old.start()
+    wait_until(lambda: old.is_listening, START_LIMIT_S, "it listens")
+    guard, victim = old.pid, pid_of(old)
+    assert guard is not None
+    heir = gateway_of(tmp_path, outlives_us=True, port=old.settings.port)
+    try:
+        cut_off(old)
+        heir.inherit()
+        heir.start()
+        wait_until(lambda: answers(heir) and heir.log.read_text().count(LISTENING) == 2, 30, "it listens")
+        assert psutil.pid_exists(victim)
+        heir.let_inherited_finish()
+        assert_all_end([guard, victim], 30)
+        old.stop(0)
+        assert answers(heir)
+    finally:
+        heir.stop(10)
+
+
+def cut_off(gateway: GatewayProcess) -> None:
+    """What the kernel does when the owner is killed."""
+    assert gateway._process is not None
+    assert gateway._process.stdin is not None
+    assert gateway._socket is not None
+    gateway._process.stdin.close()
+    gateway._socket.close()
+
+
+def answers(gateway: GatewayProcess) -> bool:
+    return httpx.get(f"{gateway.url}/liveness", timeout=START_LIMIT_S, trust_env=False).status_code == 200
