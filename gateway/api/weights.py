@@ -56,7 +56,11 @@ def weight_routes(
             if models and not workers:
                 return fault(404, f"The model {asked.model!r} does not exist.", param="model", code="model_not_found")
         headers = request.headers.raw
-        outcomes = await fan_out.post_to(workers, "/update_weights_from_disk", headers, body, timeout_s=TIMEOUT_S)
+        control.weights_change(begins=True)
+        try:
+            outcomes = await fan_out.post_to(workers, "/update_weights_from_disk", headers, body, timeout_s=TIMEOUT_S)
+        finally:
+            control.weights_change(begins=False)
         for outcome in outcomes:
             if outcome.status == 200:
                 control.flushed(outcome.worker.url)

@@ -29,8 +29,8 @@ class NewWorker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """One change, as gateway processes tell each other. `new`: with op "add"."""
 
-    op: Literal["add", "drain", "remove", "flushed"]
-    url: str
+    op: Literal["add", "drain", "remove", "flushed", "weights_begin", "weights_end"]
+    url: str = ""
     new: NewWorker | None = None
 
 
@@ -73,6 +73,10 @@ class WorkerControl:
         """A worker's cache was emptied."""
         self._do(Change(op="flushed", url=url))
 
+    def weights_change(self, *, begins: bool) -> None:
+        """Workers are told to take on other weights, or have answered that."""
+        self._do(Change(op="weights_begin" if begins else "weights_end"))
+
     def find(self, worker: str) -> WorkerView:
         """By URL or name. Raises HttpFault: 404."""
         for view in self._registry.snapshot.workers:
@@ -97,6 +101,10 @@ class WorkerControl:
             registry.remove(change.url)
         elif change.op == "flushed":
             registry.flushed(change.url)
+        elif change.op == "weights_begin":
+            registry.weight_changes.begin()
+        elif change.op == "weights_end":
+            registry.weight_changes.end()
 
     def added(self) -> list[Change]:
         """What makes another process know the same workers over HTTP as this one."""

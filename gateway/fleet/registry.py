@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from gateway.fleet.weight_changes import WeightChanges
 from gateway.fleet.worker import NO_LIFE, Identity, LoadReport, Ours, WorkerLoad, WorkerStatus, WorkerView
 from gateway.resilience.breaker import BreakerRules, BreakerState
 from gateway.resilience.guard import ReplicaGuard, Standing
@@ -76,6 +77,7 @@ class Registry:
         self._standings_wait = False  # one waits for the next tick
         self._workers: dict[str, WorkerView] = {}
         self._subscribers: list[Callable[[Snapshot], None]] = []
+        self.weight_changes = WeightChanges()
         self._lives = 0
         self._version = 0
         self.snapshot = Snapshot(0, (), MappingProxyType({}), MappingProxyType({}))

@@ -124,6 +124,7 @@ class Forwarder:
         self.observers: tuple[ExchangeObserver, ...] = ()
         self._access_log = access_log
         self._registry = registry
+        self.weight_changes = registry.weight_changes
         self._suspect = suspect
         self._live: set[Exchange] = set()
         self._tasks: set[asyncio.Task[None]] = set()

@@ -32,7 +32,7 @@ TokenCounter = Callable[[str, str, float], Awaitable[int | None]]
 class ResumingExchange(Exchange):
     """One streamed request that may move to another worker after its first byte."""
 
-    __slots__ = ("_count", "_counting", "_stream")
+    __slots__ = ("_count", "_counting", "_stream", "_weights")
 
     def __init__(
         self,
@@ -44,6 +44,7 @@ class ResumingExchange(Exchange):
     ) -> None:
         super().__init__(forwarder, inbound, downstream)
         self._stream = ResumableStream(continuation)
+        self._weights = forwarder.weight_changes.mark()
         self._count = count
         self._counting = False  # the next worker is asked how many tokens there are so far
 
@@ -68,8 +69,13 @@ class ResumingExchange(Exchange):
     def worker_silent(self) -> None:
         if self._gate is not self._stream:
             super().worker_silent()
-        elif (self._connection is not None or self._counting) and self._stream.resumable:
+        elif (self._connection is not None or self._counting) and self._resumable:
             self._retried(_CAUSE, Outcome.REPLICA_FAULT)
+
+    @property
+    def _resumable(self) -> bool:
+        """Not by other weights than it began with."""
+        return self._stream.resumable and self._forwarder.weight_changes.same_since(self._weights)
 
     def _on_next_head(self, head: ResponseHead) -> None:
         """The worker that takes over answers."""
@@ -88,7 +94,7 @@ class ResumingExchange(Exchange):
         ending = self._stream.ending()
         if ending is not None:
             self._complete(ending, outcome, failure.kind.value)
-        elif outcome is Outcome.CLIENT_FAULT or not self._stream.resumable or not self._retried(_CAUSE, outcome):
+        elif outcome is Outcome.CLIENT_FAULT or not self._resumable or not self._retried(_CAUSE, outcome):
             self._break_off(failure, outcome)
         else:
             self._progress_s = self._forwarder.clock.now_s()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
+from gateway.fleet.weight_changes import WeightChanges
 from tests.helpers.fake_worker import FakeWorker, Received, Reply
-from tests.helpers.gateway_harness import running_gateway
+from tests.helpers.gateway_harness import CHAT, running_gateway
+from tests.helpers.story_worker import StoryTeller, request_fields, story_script, text_of, tokenize
 
 PATH = "/update_weights_from_disk"
 ASK = {"model_path": "/models/step-7", "weight_version": "7"}
@@ -82,3 +86,46 @@ async def test_without_workers_there_is_nobody_to_ask() -> None:
     async with running_gateway([]) as gateway:
         answer = await gateway.client.post(PATH, json=ASK)
         assert (answer.status_code, answer.json()["success"]) == (503, False)
+
+
+async def test_a_stream_goes_on_elsewhere_only_by_the_weights_it_began_with() -> None:
+    marks = []
+
+    async def watched(request: Received, reply: Reply) -> None:
+        marks.append(gateway.gateway.registry.weight_changes.mark())
+        await updated(request, reply)
+
+    story = "Once upon a time there was a cat."
+    scripts = {PATH: watched, "/tokenize": tokenize}
+    dying = FakeWorker(story_script(StoryTeller(story), lambda: 402), other=scripts)
+    alive = FakeWorker(story_script(StoryTeller(story), lambda: None), other=scripts)
+    async with dying, alive, running_gateway([dying, alive], resume_streams=True, policy="least_load") as gateway:
+
+        async def told() -> str:
+            answer = await gateway.client.post(CHAT, content=json.dumps(request_fields(True, max_tokens=30)))
+            return "broken" if '"error"' in answer.text else text_of(answer.content)
+
+        assert await told() == story
+        gateway.gateway.registry.weight_changes.begin()
+        assert await told() == "broken"
+        gateway.gateway.registry.weight_changes.end()
+        assert await told() == story
+        assert (await gateway.client.post(PATH, json=ASK)).status_code == 200
+        assert marks == [None, None]
+        assert await told() == story
+
+
+def test_weights_are_the_same_only_outside_of_updates() -> None:
+    changes = WeightChanges()
+    before = changes.mark()
+    assert changes.same_since(before)
+    changes.begin()
+    during = changes.mark()
+    changes.begin()
+    changes.end()
+    assert changes.mark() is None
+    changes.end()
+    assert not changes.same_since(before) and not changes.same_since(during)
+    assert changes.same_since(changes.mark())
+    changes.end()  # of an update whose beginning nobody here has heard of
+    assert changes.mark() is not None
