@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tests.helpers.demo_model import demo_model_dir
+from tests.helpers.embedding_models import save_tiny_embedder
 from tests.helpers.gateway_harness import RunningGateway, running_gateway
 from tests.helpers.replica_process import ReplicaProcess, replica
 
@@ -25,3 +26,13 @@ async def gateway(demo_replica: ReplicaProcess) -> AsyncIterator[RunningGateway]
     async with running_gateway([demo_replica.url]) as running:
         yield running
     assert demo_replica.is_clean()
+
+
+@pytest.fixture
+async def embedding_gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+    """In front of a replica whose model, `tiny-embedder`, makes embeddings of 64 numbers."""
+    model = save_tiny_embedder(tmp_path_factory.mktemp("embedder") / "tiny-embedder")
+    with replica(model.path, tmp_path_factory.mktemp("embedding-replica")) as running:
+        async with running_gateway([running.url]) as made:
+            yield made
+        assert running.is_clean()

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.helpers.gateway_harness import RunningGateway
@@ -131,3 +132,25 @@ async def test_curl(gateway: RunningGateway) -> None:
     assert "event: message_stop" in await curl("/v1/messages", ask | {"stream": True})
     assert json.loads(await curl("/v1/messages", {"model": "demo"}))["type"] == "error"
     assert json.loads(await curl("/generate", {"text": "1 2", "sampling_params": {"max_new_tokens": 4}}))["text"]
+
+
+@pytest.mark.filterwarnings("ignore")  # the libraries' own
+async def test_embeddings(embedding_gateway: RunningGateway) -> None:
+    import openai
+
+    base, texts = f"{url(embedding_gateway)}/v1", ["hello world", "stop", "the answer"]
+    async with openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=0) as client:
+        packed = (await client.embeddings.create(model="tiny-embedder", input=texts)).data
+        plain = (await client.embeddings.create(model="tiny-embedder", input=texts, encoding_format="float")).data
+        short = (await client.embeddings.create(model="tiny-embedder", input=texts[0], dimensions=8)).data
+    vectors = [item.embedding for item in packed]
+    np.testing.assert_allclose([item.embedding for item in plain], vectors, atol=1e-5)
+    assert len(short[0].embedding) == 8 and {len(vector) for vector in vectors} == {64}
+    litellm = pytest.importorskip("litellm", reason="make test-clients installs it")
+    answer = await litellm.aembedding("openai/tiny-embedder", input=texts, api_base=base, api_key="none")
+    np.testing.assert_allclose([item["embedding"] for item in answer.data], vectors, atol=1e-5)
+    module = pytest.importorskip("langchain_openai", reason="make test-clients installs it")
+    chain = module.OpenAIEmbeddings(
+        model="tiny-embedder", base_url=base, api_key="none", check_embedding_ctx_length=False, max_retries=0
+    )
+    np.testing.assert_allclose(await chain.aembed_documents(texts), vectors, atol=1e-5)

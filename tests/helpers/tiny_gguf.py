@@ -63,7 +63,8 @@ def write_gguf(
     writer.add_unk_token_id(0)
     writer.add_chat_template(CHAT_TEMPLATE)
     for key, value in (metadata or {}).items():
-        writer.add_string(key, value) if isinstance(value, str) else writer.add_float32(key, value)
+        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
+        add(key, value)
     for name, parameter in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue

@@ -17,6 +17,7 @@ from common.errors import UserError
 
 _MODULES = "modules.json"
 _POOLING = "1_Pooling"
+POOLING_FILE = f"{_POOLING}/config.json"
 _LIMITS = "sentence_bert_config.json"
 _KNOWN_MODULES = ("Transformer", "Pooling", "Normalize")
 _MODE = "pooling_mode"  # newer files name it, older ones have a flag for each

@@ -16,12 +16,14 @@ import orjson
 from safetensors import SafetensorError
 
 from common.errors import UserError
+from worker.models.embedding import POOLING_FILE
 from worker.models.gguf_format import (
     ROPE_FACTORS,
     GgufModel,
     checkpoint_name,
     config_json,
     heads_to_unpermute,
+    pooling_json,
     special_ids,
     unpermute,
 )
@@ -90,6 +92,9 @@ def _convert(path: Path, folder: Path, progress: Progress) -> None:
     model = _describe(reader, tensors)
     _write_json(folder / "config.json", config_json(model, _dtype_name(tensors)))
     _write_json(folder / "generation_config.json", special_ids(model))
+    if (pooling := pooling_json(model)) is not None:
+        (folder / POOLING_FILE).parent.mkdir()
+        _write_json(folder / POOLING_FILE, pooling)
     progress("tokenizer", _READ_SHARE)
     _convert_tokenizer(path, folder, int(model.value("context_length")))
     _write_weights(model, tensors, folder, progress)

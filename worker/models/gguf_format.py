@@ -33,6 +33,7 @@ _IN_BLOCK = {
     "ffn_down": "mlp.down_proj",
 }
 ROPE_FACTORS = "rope_freqs.weight"  # Llama 3's scaling as one factor per frequency; belongs into the config
+_POOLINGS = {1: "mean", 2: "cls", 3: "lasttoken", 4: "rank"}  # llama.cpp's numbers, sentence-transformers' names
 _LLAMA3_FACTORS = (8.0, 32.0)  # Llama 3.1 and 3.2
 
 
@@ -84,6 +85,12 @@ def config_json(model: GgufModel, dtype: str) -> dict[str, Any]:
         "dtype": dtype,
         **special_ids(model),
     }
+
+
+def pooling_json(model: GgufModel) -> dict[str, Any] | None:
+    """The pooling of an embedding model as sentence-transformers has it; None: it generates text."""
+    kind = int(model.value("pooling_type", 0))
+    return {"pooling_mode": _POOLINGS.get(kind, str(kind))} if kind else None
 
 
 def special_ids(model: GgufModel) -> dict[str, Any]:

@@ -6,8 +6,6 @@ import asyncio
 import json
 from typing import Any
 
-import pytest
-
 from tests.helpers.fake_worker import MODEL, FakeWorker, Received, Reply
 from tests.helpers.gateway_harness import running_gateway
 from tests.helpers.processes import until
@@ -28,15 +26,15 @@ def body(text: Any = "a text", model: str = MODEL) -> bytes:
     return json.dumps({"model": model, "input": text}).encode()
 
 
-@pytest.mark.parametrize("path", PATHS)
-async def test_bodies_reach_a_worker_as_they_are(fast_path: bool, path: str) -> None:
+async def test_bodies_reach_a_worker_as_they_are(fast_path: bool) -> None:
     async with embedder() as worker, running_gateway([worker], fast_path=fast_path) as gateway:
-        for text in ("a text", ["a", "b"], [5, 6], [[5], [6, 7]]):
-            answer = await gateway.client.post(path, content=body(text))
-            assert answer.status_code == 200 and answer.json()["data"][0]["echo"]["input"] == text
-        assert gateway.metric("requests_total", endpoint=path, status="200") == 4
-        assert gateway.metric("prompt_tokens_total") == 4 * 7
-        assert gateway.metric("cached_tokens_total") == 4 * 3
+        for path in PATHS:
+            for text in ("a text", ["a", "b"], [5, 6], [[5], [6, 7]]):
+                answer = await gateway.client.post(path, content=body(text))
+                assert answer.status_code == 200 and answer.json()["data"][0]["echo"]["input"] == text
+            assert gateway.metric("requests_total", endpoint=path, status="200") == 4
+        assert gateway.metric("prompt_tokens_total") == 8 * 7
+        assert gateway.metric("cached_tokens_total") == 8 * 3
         assert gateway.inflight == 0
 
 
@@ -44,9 +42,9 @@ async def test_equal_texts_are_spread_by_load(fast_path: bool) -> None:
     """A generation would go where its prefix is; these do not care."""
     async with embedder() as one, embedder() as two:
         async with running_gateway([one, two], fast_path=fast_path, policy="cache_aware") as gateway:
-            for _ in range(40):
+            for _ in range(16):
                 assert (await gateway.client.post(PATHS[0], content=body("x" * 4000))).status_code == 200
-        assert min(len(one.requests), len(two.requests)) >= 5
+        assert min(len(one.requests), len(two.requests)) >= 3
 
 
 async def test_what_is_refused(fast_path: bool) -> None:

@@ -69,8 +69,7 @@ def prompts() -> list[list[int]]:
 
 
 @pytest.mark.parametrize("pooling", [LAST, MEAN])
-@pytest.mark.parametrize("page_size", [1, 4])
-@pytest.mark.parametrize("chunk", [-1, 32], ids=["whole", "in chunks"])
+@pytest.mark.parametrize(("page_size", "chunk"), [(1, -1), (4, 32)], ids=["whole", "in chunks"])
 def test_as_transformers_computes_it(embedder: Embedder, pooling: str, page_size: int, chunk: int) -> None:
     model = embedder(pooling)
     bench = Bench(model.path, page_size=page_size, chunked_prefill_size=chunk)

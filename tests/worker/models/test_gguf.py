@@ -24,6 +24,7 @@ from worker.config import WorkerSettings
 from worker.engine.cpu_runner import CpuRunner
 from worker.layers.rope_config import RopeConfig
 from worker.models.config import load_model_config
+from worker.models.embedding import Pooling
 from worker.models.gguf import ensure_converted
 from worker.models.progress import silent
 from worker.models.weights import SafetensorsWeights
@@ -108,6 +109,20 @@ def test_linear_scaling_and_others(tmp_path: Path) -> None:
     write_gguf(tmp_path / "yarn.gguf", tiny.reference, metadata={"llama.rope.scaling.type": "yarn"})
     with pytest.raises(UserError, match="rope scaling yarn"):
         ensure_converted(tmp_path / "yarn.gguf", tmp_path / "cache", silent)
+
+
+@pytest.mark.parametrize(("kind", "pooling"), [(0, None), (1, Pooling.MEAN), (3, Pooling.LAST)])
+def test_embedding_models_say_how_they_pool(kind: int, pooling: Pooling | None, tmp_path: Path) -> None:
+    tiny = build_tiny("qwen3", tmp_path / "source", vocab_size=VOCAB_SIZE)
+    write_gguf(tmp_path / "tiny.gguf", tiny.reference, metadata={"qwen3.pooling_type": kind})
+    assert load_model_config(ensure_converted(tmp_path / "tiny.gguf", tmp_path / "cache", silent)).pooling is pooling
+
+
+def test_a_reranker_is_refused(tmp_path: Path) -> None:
+    tiny = build_tiny("qwen3", tmp_path / "source", vocab_size=VOCAB_SIZE)
+    write_gguf(tmp_path / "tiny.gguf", tiny.reference, metadata={"qwen3.pooling_type": 4})
+    with pytest.raises(UserError, match="pooling rank"):
+        load_model_config(ensure_converted(tmp_path / "tiny.gguf", tmp_path / "cache", silent))
 
 
 def test_the_cache_is_used_until_the_file_changes(llama: Tiny, tmp_path: Path) -> None:
