@@ -61,5 +61,4 @@ def test_logits_agree_with_transformers(
     assert agreement.positions > 2000
     assert agreement.relative_error < 2e-2
     assert agreement.same_top >= 0.99
-    # prompts that start in one step find nothing cached yet
-    assert (result.cached_tokens > 0) == (way not in ("no prefix cache", "whole prompts"))
+    assert (result.cached_tokens > 0) == (way != "no prefix cache")
