@@ -11,14 +11,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,11 @@ import aiohttp
 import orjson
 
 from benchmarks.arguments import Arguments, run
+from benchmarks.prediction_outcomes import HEADER, Outcome, table
 
 MODES = ("approximate", "exact")
-_START_TIMEOUT_S = 120.0
+_START_TIMEOUT_S = 600.0
+_START_CHARS = 1000  # of a first message: those that share so much share the whole long text
 _WORDS = (
     "river",
     "stone",
@@ -43,36 +44,6 @@ _WORDS = (
     "engine",
     "winter",
 )  # of one token or so
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """One answer, in tokens."""
-
-    prompt: int
-    predicted: int
-    actual: int
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """How predictions compare with the truth; shares 0..1."""
-
-    answers: int
-    within_block: float
-    mean_error: float  # share of the prompt
-    hit_rate: float
-
-    @classmethod
-    def of(cls, outcomes: list[Outcome], block_tokens: int) -> Summary:
-        """`block_tokens`: what counts as right."""
-        errors = [abs(one.predicted - one.actual) for one in outcomes]
-        return cls(
-            answers=len(outcomes),
-            within_block=sum(error <= block_tokens for error in errors) / len(outcomes),
-            mean_error=statistics.fmean(e / one.prompt for e, one in zip(errors, outcomes, strict=True)),
-            hit_rate=sum(one.actual for one in outcomes) / sum(one.prompt for one in outcomes),
-        )
 
 
 def conversations(count: int, turns: int, seed: int) -> list[list[str]]:
@@ -95,11 +66,11 @@ async def converse(url: str, talks: list[list[str]], concurrency: int, think_s: 
         async with aiohttp.ClientSession() as session:
             for talk in waiting:
                 messages: list[dict[str, str]] = []
-                for text in talk:
+                for turn, text in enumerate(talk, start=1):
                     await asyncio.sleep(think_s)
                     messages.append({"role": "user", "content": text})
                     outcome, answer = await _ask(session, url, messages)
-                    outcomes.append(outcome)
+                    outcomes.append(replace(outcome, turn=turn, start=hash(talk[0][:_START_CHARS])))
                     messages.append({"role": "assistant", "content": answer})
 
     await asyncio.gather(*(hold() for _ in range(concurrency)))
@@ -144,17 +115,17 @@ async def settled(url: str, mode: str, replicas: int) -> None:
             await asyncio.sleep(0.2)
 
 
-async def measure(model_path: str, mode: str, args: argparse.Namespace) -> Summary:
+async def measure(model_path: str, mode: str, args: argparse.Namespace) -> list[Outcome]:
     """One mode."""
     flags = ["--max-total-tokens", str(args.max_total_tokens)] if args.max_total_tokens else []
     with fleet(model_path, mode, args.replicas, *flags) as url:
         await settled(url, mode, args.replicas)
         talks = conversations(args.conversations, args.turns, args.seed)
-        return Summary.of(await converse(url, talks, args.concurrency, args.think_s), args.block_tokens)
+        return await converse(url, talks, args.concurrency, args.think_s)
 
 
 def main() -> int:
-    """Print a line for each mode."""
+    """Print a table for each mode."""
     parser = Arguments(prog="python -m benchmarks.prediction", description=__doc__)
     parser.add_argument("--model-path", required=True, help="model whose tokenizer and chat template are used")
     parser.add_argument("--replicas", type=int, default=2)
@@ -165,14 +136,16 @@ def main() -> int:
     parser.add_argument("--max-total-tokens", type=int, default=0, help="of each replica's cache; 0 = its device's")
     parser.add_argument("--block-tokens", type=int, default=16, help="what counts as right")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--records", type=Path, help="file for each answer's figures, as JSON lines")
     args = parser.parse_args()
-    print(f"{'mode':12} {'answers':>8} {'hit rate':>9} {'within a block':>15} {'mean error':>11}")
+    print(HEADER)
+    records = []
     for mode in MODES:
-        found = asyncio.run(measure(args.model_path, mode, args))
-        print(
-            f"{mode:12} {found.answers:8} {found.hit_rate:9.1%} {found.within_block:15.2%} {found.mean_error:11.2%}",
-            flush=True,
-        )
+        outcomes = asyncio.run(measure(args.model_path, mode, args))
+        records += [orjson.dumps({"mode": mode, **asdict(one)}) for one in outcomes]
+        print(*table(mode, outcomes, args.block_tokens), sep="\n", flush=True)
+    if args.records is not None:
+        args.records.write_bytes(b"\n".join(records) + b"\n")
     return 0
 
 
@@ -182,7 +155,9 @@ def _text(rng: random.Random, num_words: int) -> str:
 
 async def _ask(session: aiohttp.ClientSession, url: str, messages: list[dict[str, str]]) -> tuple[Outcome, str]:
     body = {"messages": messages, "max_tokens": 16, "stream": True, "stream_options": {"include_usage": True}}
+    sent_s = time.monotonic()
     async with session.post(f"{url}/v1/chat/completions", json=body) as response:
+        head_s = time.monotonic()
         text = await response.text()
         if response.status != 200:
             raise RuntimeError(f"status {response.status}: {text}")
@@ -191,7 +166,10 @@ async def _ask(session: aiohttp.ClientSession, url: str, messages: list[dict[str
     answer = "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
     usage = events[-1]["usage"]
     actual = (usage["prompt_tokens_details"] or {}).get("cached_tokens", 0)
-    return Outcome(usage["prompt_tokens"], int(parts["cached"]), actual), answer
+    outcome = Outcome(
+        usage["prompt_tokens"], int(parts["cached"]), actual, worker=parts["worker"], sent_s=sent_s, head_s=head_s
+    )
+    return outcome, answer
 
 
 async def _knows_tokens(session: aiohttp.ClientSession, url: str) -> bool:

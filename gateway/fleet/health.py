@@ -283,6 +283,7 @@ def identity_of(model: str, info: dict[str, Any], url: str = "") -> Identity:
         incarnation=str(info.get("incarnation") or ""),
         max_total_tokens=_count(info.get("max_total_num_tokens")),
         max_running_requests=_count(info.get("max_running_requests")),
+        page_size=_count(info.get("page_size")),
         events=told_endpoints(url, info.get("kv_events_config"), info.get("page_size")),
         tokenizer=told_tokenizer(info),
     )

@@ -45,6 +45,7 @@ class Identity:
     incarnation: str = ""
     max_total_tokens: int = 0  # KV pool
     max_running_requests: int = 0
+    page_size: int = 0  # tokens: of a prefix, whole pages are cached
     events: Endpoints | None = None
     tokenizer: TokenizerSource | None = None
 

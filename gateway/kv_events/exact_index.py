@@ -35,8 +35,7 @@ class _Holding:
         self.block_size = block_size
         self.contents: dict[int, int] = {}
         self.names: dict[BlockId, int] = {}
-        # content -> (when it should be there, when it must be), in order of entry
-        self.promised: OrderedDict[int, tuple[float, float]] = OrderedDict()
+        self.promised: OrderedDict[int, float] = OrderedDict()  # content -> when it must be there, in order of entry
 
 
 class ExactIndex:
@@ -108,22 +107,13 @@ class ExactIndex:
             self.dropped += 1
         return life in self._holdings
 
-    def promise(self, life: int, hashes: Sequence[int], ready_s: float, until_s: float) -> None:
-        """A life is going to hold these blocks, from `ready_s` on; if it does not at `until_s`, it never will."""
+    def promise(self, life: int, hashes: Sequence[int], until_s: float) -> None:
+        """A life is going to hold these blocks; if it does not at `until_s`, it never will."""
         holding = self._holdings.get(life)
         if holding is not None:
             for block in hashes:
                 if block not in holding.contents:
-                    holding.promised.setdefault(block, (ready_s, until_s))
-
-    def fulfil(self, life: int, hashes: Sequence[int]) -> None:
-        """The prompt was answered: it is there, even if the life has not said so yet."""
-        holding = self._holdings.get(life)
-        if holding is not None and holding.promised:
-            for block in hashes:
-                due = holding.promised.get(block)
-                if due is not None:
-                    holding.promised[block] = 0.0, due[1]
+                    holding.promised.setdefault(block, until_s)
 
     def withdraw(self, life: int, hashes: Sequence[int]) -> None:
         """It is not, after all."""
@@ -137,21 +127,21 @@ class ExactIndex:
         holding = self._holdings.get(life)
         return holding.block_size if holding is not None else None
 
-    def matched(self, life: int, hashes: Sequence[int], now_s: float, by_s: float) -> int:
-        """Blocks from the start of the chain that a followed life holds, or should hold at `by_s`.
+    def matched(self, life: int, hashes: Sequence[int], now_s: float) -> int:
+        """Blocks from the start of the chain that a followed life holds, or is going to hold.
 
         By bisection: caches give up blocks from the ends of sequences, so what they hold of a chain is its beginning.
         """
         holding = self._holdings[life]
         promised = holding.promised
-        while promised and next(iter(promised.values()))[1] <= now_s:
+        while promised and next(iter(promised.values())) <= now_s:
             promised.popitem(last=False)
         contents = holding.contents
         low, high = 0, len(hashes)
         while low < high:
             middle = (low + high + 1) // 2
             block = hashes[middle - 1]
-            if block in contents or (block in promised and promised[block][0] <= by_s):
+            if block in contents or block in promised:
                 low = middle
             else:
                 high = middle - 1

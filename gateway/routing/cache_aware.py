@@ -22,9 +22,10 @@ from common.clock import Clock
 from gateway.fleet.registry import Snapshot
 from gateway.fleet.worker import WorkerView
 from gateway.routing.policy import Choice, Offer, RouteRequest
-from gateway.routing.prefix_knowledge import PrefixKnowledge, Prompt
+from gateway.routing.prefix_knowledge import PrefixKnowledge
 from gateway.routing.prices import Prices
 from gateway.routing.simple import queue_length, twin
+from gateway.routing.token_counts import Prompt
 
 _FLEET_MOVED = 0.02  # change of the fleet's speed after which every worker's is worked out anew
 MAX_PRICED = 32  # candidates; of more, those with the longest prefix and a random sample of the others
@@ -126,10 +127,7 @@ class CacheAware:
         known, life = price.known_blocks, price.worker.life
         touched_s = self._note_reuse(life, prompt.hashes[known - 1], now_s) if known else None
         wait_s = price.queue_s + price.prefill_s
-        exact_tokens = None
-        if prompt.exact is not None:
-            exact_tokens = knowledge.exact_tokens(life, prompt, now_s, now_s + self._admitted_in_s(price))
-        knowledge.enter(life, prompt, now_s, price.queue_s, wait_s)
+        knowledge.enter(life, prompt, now_s, wait_s)
         self._work[life] = self._recent_tokens(life, now_s) + price.prefill_s * self._speed(life), now_s
         return knowledge.choice(
             request,
@@ -141,7 +139,7 @@ class CacheAware:
             now_s,
             wait_s=wait_s,
             work_tokens=wait_s * self._speed(life),
-            exact_tokens=exact_tokens,
+            exact_tokens=price.exact_tokens,
         )
 
     def explain(self, request: RouteRequest, snapshot: Snapshot, candidates: Sequence[WorkerView]) -> list[Offer]:
@@ -152,18 +150,13 @@ class CacheAware:
         prices = self._price_all(prompt, candidates, now_s, twin(self._rng))
         best = self._best(prices)
         prices.sort(key=lambda price: (price is not best, price.total_s, *queue_length(price.worker)))
-        return [self._offer(price, prompt, now_s) for price in prices]
+        return [self._offer(price, prompt) for price in prices]
 
-    def _offer(self, price: Price, prompt: Prompt, now_s: float) -> Offer:
-        knowledge, worker = self._knowledge, price.worker
-        exact_tokens = knowledge.exact_tokens(worker.life, prompt, now_s, now_s + self._admitted_in_s(price))
-        cached_tokens = knowledge.cached_tokens(prompt, price.known_blocks) if exact_tokens is None else exact_tokens
+    def _offer(self, price: Price, prompt: Prompt) -> Offer:
+        worker, cached_tokens = price.worker, price.exact_tokens
+        if cached_tokens is None:
+            cached_tokens = self._knowledge.cached_tokens(prompt, worker, price.known_blocks)
         return Offer(worker, _reason(price, prompt), cached_tokens, price.total_s, price.parts())
-
-    def _admitted_in_s(self, price: Price) -> float:
-        """Until the worker begins with the request. What then is computed beside it is not cached for it."""
-        beside_s = self._prices.side_by_side_tokens / self._speed(price.worker.life)
-        return max(price.queue_s - beside_s, 0.0)
 
     def started(self, choice: Choice, elapsed_s: float) -> None:
         """Learn how fast the worker prefills."""
@@ -230,7 +223,7 @@ class CacheAware:
             burden_s = (prices.repeat * share + prices.busy * busy / (1.0 - busy)) * prefill_s
             excess_blocks = blocks - known - room_blocks
             if excess_blocks > 0:
-                displacement_s = self._displaced_tokens(life, excess_blocks, now_s) / speed
+                displacement_s = self._displaced_tokens(life, excess_blocks * block_tokens, now_s) / speed
                 if displacement_s > burden_s:
                     burden_s = displacement_s  # both stand for what others will wait
             running_s = running * prices.running_tokens / speed
@@ -292,12 +285,12 @@ class CacheAware:
         """Tokens/s. A worker that has not shown its own is taken for an average one, not for a slow one."""
         return self._speeds.get(life, self._fleet_speed)
 
-    def _displaced_tokens(self, life: int, blocks: float, now_s: float) -> float:
-        """Tokens that others will prefill again because this request takes the place of so many blocks."""
+    def _displaced_tokens(self, life: int, tokens: float, now_s: float) -> float:
+        """Tokens that others will prefill again because this request takes the place of so many."""
         oldest_s = self._knowledge.index.oldest_s(life)
         age_s = now_s - oldest_s if oldest_s is not None else 0.0
         likelihood = self._reuse_s / (self._reuse_s + age_s)
-        return self._prices.displacement * likelihood * blocks * self._knowledge.block_tokens
+        return self._prices.displacement * likelihood * tokens
 
     def _busy(self, candidates: Sequence[WorkerView], now_s: float) -> list[float]:
         """Share of its time that each worker has spent on prefill lately, by what it was given."""

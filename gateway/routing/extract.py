@@ -16,7 +16,7 @@ from gateway.routing.policy import RouteRequest
 
 MAX_TEXT_BYTES = 512 * 1024  # of a prompt that are matched; longer shared prefixes route like this long
 _SALTS = ("cache_salt", "extra_key", "lora_path")
-_FIELD, _RECORD = b"\x1f", b"\x1e"
+FIELD, RECORD = b"\x1f", b"\x1e"  # end of a role, end of a message
 _PART_MARK = b"\x1d"  # before a part of a message that is not text
 _MAX_PART_BYTES = 1024
 _TEXT_PARTS = ("text", "input_text", "output_text")  # no set: a part's type may be anything
@@ -124,17 +124,17 @@ def _item(item: Any) -> Any:
 
 def _render_chat(messages: list[Any], tools: Any) -> bytes:
     """Tools first, as chat templates have them; then role and content of each message."""
-    parts: list[bytes] = [_dumped(tools), _RECORD] if tools else []
+    parts: list[bytes] = [_dumped(tools), RECORD] if tools else []
     for message in messages:
         if not isinstance(message, dict):
             continue
         role, content = message.get("role"), message.get("content")
         parts.append(role.encode() if isinstance(role, str) else b"")
-        parts.append(_FIELD)
+        parts.append(FIELD)
         parts.append(content.encode() if isinstance(content, str) else _render_parts(content))
         if "tool_calls" in message:
-            parts += (_FIELD, _dumped(message["tool_calls"]))
-        parts.append(_RECORD)
+            parts += (FIELD, _dumped(message["tool_calls"]))
+        parts.append(RECORD)
     return b"".join(parts)
 
 
@@ -187,4 +187,4 @@ def _pack(ids: list[Any]) -> bytes:
 def _salt(fields: dict[str, Any]) -> bytes:
     """What keeps equal prompts apart in a worker's cache."""
     salts = [value for name in _SALTS if (value := fields.get(name)) is not None]
-    return _dumped(salts) + _RECORD if salts else b""
+    return _dumped(salts) + RECORD if salts else b""

@@ -12,8 +12,9 @@ from common.clock import Clock
 from gateway.fleet.registry import Snapshot
 from gateway.fleet.worker import WorkerView
 from gateway.routing.policy import Choice, Offer, RouteRequest
-from gateway.routing.prefix_knowledge import PrefixKnowledge, Prompt
+from gateway.routing.prefix_knowledge import PrefixKnowledge
 from gateway.routing.simple import queue_length
+from gateway.routing.token_counts import Prompt
 
 
 class LongestPrefix:
@@ -66,8 +67,8 @@ class LongestPrefix:
     def _match(self, prompt: Prompt, worker: WorkerView, now_s: float) -> _Match:
         knowledge = self._knowledge
         known = knowledge.index.matched(worker.life, prompt.hashes)
-        exact_tokens = knowledge.exact_tokens(worker.life, prompt, now_s, now_s)
-        tokens = knowledge.cached_tokens(prompt, known) if exact_tokens is None else exact_tokens
+        exact_tokens = knowledge.exact_tokens(worker.life, prompt, now_s)
+        tokens = knowledge.cached_tokens(prompt, worker, known) if exact_tokens is None else exact_tokens
         return _Match(tokens, known, exact_tokens, worker)
 
 

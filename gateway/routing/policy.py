@@ -45,7 +45,8 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     policy has no notion of it. `hashes`: the prompt's blocks, entered into an index for this request; the first
     `known_blocks` were there before, the last of them touched at `touched_s`. `text_bytes`: the prompt's length, if it
     is one text. `work_tokens`: prefill up to its first token, its own and what waits before it. `chosen_s`: when.
-    `tokens`: the request's, where they are known.
+    `tokens`: the request's, where they are known. `start_key`, `end_key`: under which token counts of its beginning and
+    its end are kept, 0 for none; `follows_turn`: it goes on from a turn that the worker has answered.
     """
 
     worker: WorkerView
@@ -61,6 +62,9 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     chosen_s: float = 0.0
     shadow: Choice | None = None
     tokens: PromptTokens | None = None
+    start_key: int = 0
+    end_key: int = 0
+    follows_turn: bool = False
 
     @property
     def uncached_tokens(self) -> int:

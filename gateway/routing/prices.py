@@ -15,7 +15,6 @@ class Prices:
 
     prefill_tokens_per_s: float = 8000.0  # of a worker nothing is known of; learned from streamed answers
     bytes_per_token: float = 4.0  # of prompt text, until answers tell
-    side_by_side_tokens: float = 8192.0  # that a worker prefills in one step: requests within it see none of each other
     running_tokens: float = 200.0  # a request in flight slows others down like so much prefill
     over_capacity_s: float = 1.0  # for each request beyond the worker's max_running_requests: it will queue
     repeat: float = 1.5  # prefill weighs so much more than waiting (at workers with less to do than the mean: less)

@@ -99,7 +99,7 @@ class Gateway:
         """Blocks of a prompt; -1 while the worker is not followed."""
         if LIFE not in self.index.lives:
             return -1
-        return self.index.matched(LIFE, chain(pack_tokens(tokens), SIZE), 0.0, 0.0)
+        return self.index.matched(LIFE, chain(pack_tokens(tokens), SIZE), 0.0)
 
 
 def endpoints_of(running: Worker) -> Endpoints:

@@ -24,7 +24,6 @@ from gateway.kv_events.prompt_tokens import PromptTokens
 
 SIZE = 2
 LIFE = 1
-NEVER = float("inf")
 
 
 def pack_tokens(tokens: list[int]) -> bytes:
@@ -36,7 +35,7 @@ def prompt(tokens: list[int], extra_key: str | None = None) -> PromptTokens:
 
 
 def matched(index: ExactIndex, tokens: list[int], extra_key: str | None = None, life: int = LIFE) -> int:
-    return index.matched(life, prompt(tokens, extra_key).hashes(SIZE), 0.0, NEVER)
+    return index.matched(life, prompt(tokens, extra_key).hashes(SIZE), 0.0)
 
 
 class Model:
@@ -199,20 +198,17 @@ def test_the_fullest_life_goes_when_there_is_no_room() -> None:
     assert index.block_size(1) is None
 
 
-def test_promises_count_when_due_and_end_in_time() -> None:
+def test_promises_count_and_end_in_time() -> None:
     index = ExactIndex(100)
     index.begin(LIFE, SIZE)
     hashes = chain(pack_tokens([1, 2, 3, 4]), SIZE, first_seed(None))
-    index.promise(LIFE, hashes, ready_s=2.0, until_s=5.0)
-    assert index.matched(LIFE, hashes, 1.0, NEVER) == 2
-    assert index.matched(LIFE, hashes, 1.0, 1.5) == 0
-    index.fulfil(LIFE, hashes[:1])
-    assert index.matched(LIFE, hashes, 1.0, 1.5) == 1
+    index.promise(LIFE, hashes, until_s=5.0)
+    assert index.matched(LIFE, hashes, 1.0) == 2
     index.withdraw(LIFE, hashes[1:])
-    assert index.matched(LIFE, hashes, 1.0, NEVER) == 1
-    assert index.matched(LIFE, hashes, 5.0, NEVER) == 0
+    assert index.matched(LIFE, hashes, 1.0) == 1
+    assert index.matched(LIFE, hashes, 5.0) == 0
     index.apply(LIFE, [BlockStored([9], None, [1, 2], 2)])
-    assert index.matched(LIFE, hashes, 9.0, 0.0) == 1
+    assert index.matched(LIFE, hashes, 9.0) == 1
 
 
 def test_other_lives_are_forgotten_at_once() -> None:
