@@ -38,7 +38,7 @@ def versions(answers: Any) -> list[str]:
 
 async def test_calls_under_way_end_by_the_old_weights(engine: Engine, chat_model: Path, second_model: Path) -> None:
     old = ids(engine.generate(PROMPTS, sampling_params=GREEDY))
-    running = engine.async_stream(PROMPTS[0], sampling_params=GREEDY | {"max_new_tokens": 400})
+    running = engine.async_stream(PROMPTS[0], sampling_params=GREEDY | {"max_new_tokens": 150})
     begun = await anext(running)
     update = asyncio.create_task(
         asyncio.to_thread(engine.update_weights_from_disk, str(second_model), weight_version="2")

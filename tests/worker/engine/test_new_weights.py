@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from common.errors import UserError
+from tests.helpers import tiny_gguf
 from tests.helpers.other_models import OTHER_CONFIGS
 from tests.helpers.runner_driver import RunnerDriver
 from tests.helpers.tiny_models import SIZES, TINY_CONFIGS, TinyModel, build_tiny, save_tiny
@@ -28,6 +29,13 @@ from worker.models.decoder import Decoder
 TinyModels = Callable[[str], TinyModel]
 SECOND_SEED = 8
 KINDS = ["llama", "llama-bias", "qwen3", "gemma", "mixtral"]  # tied embeddings, biases, norms of heads, others' code
+SOME_KINDS = ["llama", *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS[1:])]
+
+
+@pytest.fixture(scope="module")
+def served(tiny_model: TinyModels) -> RunnerDriver:
+    """A runner that no refusal changes."""
+    return driver(tiny_model("llama"))
 
 
 @pytest.fixture
@@ -50,7 +58,7 @@ def run(drive: RunnerDriver, tiny: TinyModel) -> None:
         drive.drop(sequence)
 
 
-@pytest.mark.parametrize("pair", KINDS, indirect=True)
+@pytest.mark.parametrize("pair", SOME_KINDS, indirect=True)
 def test_the_cpu_runner_computes_with_them_once_they_are_used(pair: tuple[TinyModel, TinyModel]) -> None:
     first, second = pair
     drive = driver(first, page_size=4)
@@ -111,6 +119,16 @@ def test_number_format_and_token_ids_may_differ(tiny_model: TinyModels, tmp_path
     assert drive.runner.info.eos_token_ids == (2,)
 
 
+def test_a_gguf_file_has_weights_for_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANOPY_CACHE", str(tmp_path / "cache"))
+    first = build_tiny("llama", tmp_path / "first", vocab_size=tiny_gguf.VOCAB_SIZE)
+    second = build_tiny("llama", tmp_path / "second", vocab_size=tiny_gguf.VOCAB_SIZE, seed=SECOND_SEED)
+    tiny_gguf.write_gguf(tmp_path / "second.gguf", second.reference)
+    drive = driver(first)
+    drive.runner.load_weights(str(tmp_path / "second.gguf")).use()
+    run(drive, second)
+
+
 def wide(folder: Path) -> None:
     config = build_tiny("llama", folder).reference.config
     shutil.rmtree(folder)
@@ -165,20 +183,21 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_no_checkpoint_of_the_same_model_is_refused(fault: str, tiny_model: TinyModels, tmp_path: Path) -> None:
+def test_what_is_no_checkpoint_of_the_same_model_is_refused(fault: str, served: RunnerDriver, tmp_path: Path) -> None:
     make, sentence = FAULTS[fault]
     make(tmp_path / "second")
-    tiny = tiny_model("llama")
-    drive = driver(tiny)
     with pytest.raises(UserError, match=sentence):
-        drive.runner.load_weights(str(tmp_path / "second"))
-    run(drive, tiny)
+        served.runner.load_weights(str(tmp_path / "second"))
 
 
 @pytest.mark.parametrize("path", ["\0", "x" * 5000, "~nobody-here/x", "org/model"])
-def test_what_is_no_path_is_refused(path: str, tiny_model: TinyModels) -> None:
+def test_what_is_no_path_is_refused(path: str, served: RunnerDriver) -> None:
     with pytest.raises(UserError, match="neither a directory nor a .gguf file"):
-        driver(tiny_model("llama")).runner.load_weights(path)
+        served.runner.load_weights(path)
+
+
+def test_refusals_have_changed_nothing(served: RunnerDriver, tiny_model: TinyModels) -> None:
+    run(served, tiny_model("llama"))
 
 
 def test_others_code_needs_the_same_configuration(other_model: TinyModels, tmp_path: Path) -> None:
@@ -190,11 +209,9 @@ def test_others_code_needs_the_same_configuration(other_model: TinyModels, tmp_p
 
 
 def test_without_memory_for_a_second_model_nothing_is_read(
-    tiny_model: TinyModels, monkeypatch: pytest.MonkeyPatch
+    served: RunnerDriver, tiny_model: TinyModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tiny = tiny_model("llama")
-    drive = driver(tiny)
-    memory = psutil.virtual_memory()._replace(available=drive.runner.info.weight_bytes - 1)
+    memory = psutil.virtual_memory()._replace(available=served.runner.info.weight_bytes - 1)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     with pytest.raises(UserError, match="no memory for other weights"):
-        drive.runner.load_weights(str(tiny.path))
+        served.runner.load_weights(str(tiny_model("llama").path))
