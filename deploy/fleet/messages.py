@@ -82,6 +82,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     restart_in_s: float | None = None  # while failed; None: no restart is due
     is_crash_looping: bool = False
     is_given_up: bool = False  # it refused its settings; no restart will come
+    waits_for_place: bool = False  # on a node, for longer than a moment
 
 
 class TrialStatus(msgspec.Struct, frozen=True, kw_only=True):

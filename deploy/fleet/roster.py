@@ -294,6 +294,7 @@ class Roster:
             restart_in_s=None if due is None else max(0.0, due - now_s),
             is_crash_looping=replica.is_crash_looping,
             is_given_up=replica.is_given_up,
+            waits_for_place=replica.waits_for_place,
         )
 
     def _free_ids(self, count: int) -> Sequence[str]:

@@ -142,6 +142,11 @@ class Replica:
         """Whether waiting for it to become ready is in vain, as far as anybody can tell."""
         return self.state is not State.READY and (self.is_crash_looping or self.is_given_up)
 
+    @property
+    def waits_for_place(self) -> bool:
+        """Whether it has no place on a node yet, for longer than `place_notice_s`."""
+        return self.state is State.STARTING and self._waits_long
+
     def on_placed(self, incarnation: str, now_s: float) -> None:
         """This life has got its place on a node, and its worker starts."""
         if incarnation == self.life.incarnation and self.placed_at_s is None:
@@ -233,7 +238,7 @@ class Replica:
     def _message(self) -> str:
         if self.state is State.SILENT:
             return f"no sign of life for {self.policy.lease_s:.0f} s"
-        if self._waits_long:
+        if self.waits_for_place:
             return "waits for a node that has room, or for its turn to start there"
         if self.last_ending is None or self.state in (State.READY, State.DRAINING):
             return ""

@@ -142,19 +142,16 @@ class FleetLaboratory:
 
     def _wait_for_canary(self) -> str:
         """Until the canary serves and the gateway shows it. Returns its name."""
-        waits_since_s = self.time.now_s()
         while True:
             status = self._status()
             trial = self._model(status).trial
-            record = next(
-                (r.record for r in status.replicas if trial and r.record.replica_id == trial.replica_id), None
-            )
-            if record is not None and record.state == "ready" and record.replica_id in self.read():
-                return record.replica_id
-            if record is not None and (record.node or record.state != "starting"):
-                waits_since_s = self.time.now_s()
-            if self.time.now_s() - waits_since_s > PLACE_S and record is not None and "waits for" in record.message:
-                raise CanaryFailed(f"it found no place within {PLACE_S:.0f} s")
+            canary = next((r for r in status.replicas if trial and r.record.replica_id == trial.replica_id), None)
+            if canary is not None:
+                name = canary.record.replica_id
+                if canary.record.state == "ready" and name in self.read():
+                    return name
+                if canary.waits_for_place and canary.state_for_s > PLACE_S:
+                    raise CanaryFailed(f"it found no place within {PLACE_S:.0f} s")
             self.time.sleep(POLL_S)
 
     def _sampled(self, seconds: float, least: int = MIN_SAMPLES) -> dict[str, list[tuple[float, Series]]]:

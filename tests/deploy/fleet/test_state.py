@@ -107,7 +107,9 @@ def test_start_time_out_counts_from_the_place_on_a_node_and_kills_the_life() -> 
     assert replica.record().message == ""
     assert replica.tick(1000) == []
     assert replica.record().message == "waits for a node that has room, or for its turn to start there"
+    assert replica.waits_for_place
     replica.on_placed("life-0", 1000)
+    assert not replica.waits_for_place
     assert replica.record().message == ""
     assert replica.tick(1099.9) == []
     assert replica.tick(1100) == [Kill(Life(replica_id="replica-0", incarnation="life-0"))]
