@@ -6,16 +6,14 @@ when replicas report.
 
 from __future__ import annotations
 
-import heapq
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 from benchmarks.autoscale_replica import Job, LightReplica, Machine
-from benchmarks.router_virtual import VirtualClock
 from benchmarks.traces import TraceRequest
-from common.clock import Clock
 from deploy.fleet.scaling import Autoscaler, ReplicaView
 from gateway.config import GatewaySettings
 from gateway.fleet.registry import Registry
@@ -23,6 +21,7 @@ from gateway.fleet.worker import Identity
 from gateway.routing.factory import make_policy
 from gateway.routing.policy import RouteRequest
 from gateway.routing.router import Router
+from worker.engine.sim.timeline import Timeline
 
 _MODEL = "m"
 _TICK_S = 2.0  # how often replicas report
@@ -90,19 +89,17 @@ class VirtualFleet:
         autoscaler: Autoscaler | None = None,
         policy: str = "cache_aware",
     ) -> None:
-        self._clock = VirtualClock()
+        self._timeline = Timeline()
+        self._clock = self._timeline.clock
         self._machine = machine
         self._start_s = start_s
         self._autoscaler = autoscaler
         self._wanted = replicas
         self._registry = Registry()
-        clock: Clock = self._clock
-        self._policy = make_policy(GatewaySettings(policy=policy), clock, random.Random(1))[0]
+        self._policy = make_policy(GatewaySettings(policy=policy), self._clock, random.Random(1))[0]
         self._router = Router(self._registry, self._policy)
         self._members: dict[str, _Member] = {}
         self._born = 0
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
         self.outcome = Outcome(name)
         for _ in range(replicas):
             self._ready(self._launch(0.0))
@@ -111,26 +108,16 @@ class VirtualFleet:
     def run(self, requests: Sequence[TraceRequest], end_s: float) -> Outcome:
         """Until all answers have ended; the bill ends at `end_s`, or when the last answer does."""
         if self._autoscaler is not None:
-            self._at(_TICK_S, lambda: self._tick(end_s))
+            self._timeline.at(_TICK_S, partial(self._tick, end_s))
         for request in requests:
-            self._until(request.arrival_s)
-            self._clock.time_s = request.arrival_s
+            self._timeline.run(request.arrival_s)
             self._arrive(request)
-        self._until(float("inf"))
-        self.outcome.end_s = max(end_s, self._clock.time_s)
+        self._timeline.run()
+        self.outcome.end_s = max(end_s, self._clock.now_s())
         return self.outcome
 
-    def _until(self, when_s: float) -> None:
-        while self._events and self._events[0][0] <= when_s:
-            self._clock.time_s, _, what = heapq.heappop(self._events)
-            what()
-
-    def _at(self, when_s: float, what: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._events, (when_s, self._count, what))
-
     def _arrive(self, request: TraceRequest) -> None:
-        now_s = self._clock.time_s
+        now_s = self._clock.now_s()
         size = request.prompt_tokens * _BYTES_PER_TOKEN
         choice = self._router.route(RouteRequest(model=_MODEL, prompt_bytes=size, stream=True))
         member = self._members[choice.worker.url]
@@ -165,20 +152,20 @@ class VirtualFleet:
                 member.replica.advance()
                 self._follow(member)
 
-        self._at(due_s, advance)
+        self._timeline.at(due_s, advance)
 
     def _tick(self, end_s: float) -> None:
-        now_s = self._clock.time_s
+        now_s = self._clock.now_s()
         assert self._autoscaler is not None
         self._wanted = self._autoscaler.desired(self._views(), self._wanted, now_s)
         staying = [member for member in self._members.values() if not member.is_draining]
         for _ in range(self._wanted - len(staying)):
             member = self._launch(now_s)
-            self._at(member.ready_s, lambda member=member: self._ready(member))  # type: ignore[misc]
+            self._timeline.at(member.ready_s, partial(self._ready, member))
         for _ in range(len(staying) - self._wanted):
             self._drain(self._autoscaler.victim([v for v in self._views() if v.state != "draining"]))
         if now_s + _TICK_S <= end_s:
-            self._at(now_s + _TICK_S, lambda: self._tick(end_s))
+            self._timeline.at(now_s + _TICK_S, partial(self._tick, end_s))
 
     def _views(self) -> list[ReplicaView]:
         return [
@@ -186,7 +173,7 @@ class VirtualFleet:
                 replica_id=member.url,
                 incarnation=member.replica.incarnation,
                 state="draining" if member.is_draining else "ready" if member.is_ready else "starting",
-                state_for_s=self._clock.time_s - member.born_s,
+                state_for_s=self._clock.now_s() - member.born_s,
                 url=member.url,
                 load=member.replica.load() if member.is_ready else None,
             )
@@ -226,4 +213,4 @@ class VirtualFleet:
 
     def _note(self) -> None:
         ready = sum(member.is_ready and not member.is_draining for member in self._members.values())
-        self.outcome.sizes.append((self._clock.time_s, len(self._members), ready))
+        self.outcome.sizes.append((self._clock.now_s(), len(self._members), ready))

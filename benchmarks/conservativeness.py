@@ -15,27 +15,24 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal
 
 import msgspec
 import numpy as np
 
 from benchmarks.conservativeness_workloads import TOKEN_IDS, WORKLOADS, Job, Workload
-from benchmarks.offline import LLAMA_3_8B
+from benchmarks.offline import llama_3_8b
 from worker.config import WorkerSettings
-from worker.engine.sim.clock import VirtualClock
 from worker.engine.sim.profile import load_profile
-from worker.engine.sim.runner import SimRunner
-from worker.ipc.messages import GenerateRequest, SchedulerMessage, StepOutput, StopMatched
-from worker.models.config import ModelConfig, load_model_config
+from worker.ipc.messages import GenerateRequest, LoadReport, StepOutput, StopMatched
 from worker.sampling_params import SamplingParams
-from worker.scheduler.core import Scheduler
+from worker.simulated import simulated
 
 Value = float | Literal["auto"]
 
 FIXED: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 1.0, 1.3, 1.6)
 _CONTEXT = 32_768
+_ANSWER = np.array([TOKEN_IDS[1]], np.int32)  # what all answers are made of: no prompt has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +59,9 @@ class Driver:
             schedule_conservativeness=value,
             **workload.settings,
         )
-        self._clock = clock = VirtualClock()
-        ids = np.arange(*TOKEN_IDS, dtype=np.int32)
         profile = msgspec.structs.replace(load_profile("h200-llama3-8b"), answer_tokens=None)
-        runner = SimRunner(settings, _model(), profile, ids, clock)
-        self.scheduler = Scheduler(settings, runner, clock, self._receive, lambda: 0)
+        model = llama_3_8b(max_position_embeddings=_CONTEXT)
+        self._clock, _, self.scheduler = simulated(settings, model, profile, _ANSWER, self._hear)
         self._workload = workload
         self._jobs = workload.jobs(np.random.default_rng(seed))
         self._left: dict[str, int] = {}  # tokens until the answer ends by itself
@@ -78,15 +73,13 @@ class Driver:
     def now_s(self) -> float:
         return self._clock.now_s()
 
-    @property
-    def retracted(self) -> int:
-        """Requests that were sent back so far."""
-        return self.scheduler.load_report(0).retracted_requests_total
+    def load(self) -> LoadReport:
+        """What the replica says of itself now."""
+        return self.scheduler.load_report(0)
 
-    def step(self) -> float:
-        """Send what is due, compute a step. Returns the usage of the pool."""
+    def step(self, report: LoadReport) -> None:
+        """Send what is due, by the present report, and compute a step."""
         workload = self._workload
-        report = self.scheduler.load_report(0)
         if workload.burst:
             for _ in range(0 if self._live else workload.burst):
                 self._send(next(self._jobs))
@@ -99,7 +92,6 @@ class Driver:
             self.scheduler.handle(StopMatched(rid=rid, num_output_tokens=self._lengths.pop(rid)))
             self._live -= 1
         self._ended.clear()
-        return report.token_usage
 
     def _send(self, job: Job) -> None:
         self._sent += 1
@@ -112,11 +104,10 @@ class Driver:
         )
         self.scheduler.handle(GenerateRequest(rid=rid, input_ids=job.prompt, sampling=sampling))
 
-    def _receive(self, message: SchedulerMessage) -> None:
-        assert isinstance(message, StepOutput)
-        for rid in message.rids:
+    def _hear(self, news: StepOutput) -> None:
+        for rid in news.rids:
             self._take(rid, 1)
-        for delta in message.deltas:
+        for delta in news.deltas:
             self._take(delta.rid, len(delta.token_ids))
             if delta.finish is not None:
                 if delta.finish.kind != "length":
@@ -139,12 +130,15 @@ def measure(name: str, value: Value, *, seconds: float, settle_s: float, seed: i
     """One value on one workload."""
     driver = Driver(WORKLOADS[name], value, seed)
     usages, times, retracted = [], 0, 0
+    report = driver.load()
     while driver.now_s < seconds:
-        before = driver.retracted
-        usages.append(driver.step())
+        usages.append(report.token_usage)
+        driver.step(report)
+        before, report = report, driver.load()
         if driver.now_s >= settle_s:
-            times += driver.retracted > before
-            retracted += driver.retracted - before
+            sent_back = report.retracted_requests_total - before.retracted_requests_total
+            times += sent_back > 0
+            retracted += sent_back
     minutes = (driver.now_s - settle_s) / 60
     return Outcome(
         workload=name,
@@ -155,12 +149,6 @@ def measure(name: str, value: Value, *, seconds: float, settle_s: float, seed: i
         retracted_per_minute=round(retracted / minutes, 2),
         mean_usage=round(float(np.mean(usages)), 3),
     )
-
-
-def _model() -> ModelConfig:
-    with TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps(LLAMA_3_8B | {"max_position_embeddings": _CONTEXT}))
-        return load_model_config(Path(folder))
 
 
 def _run(task: tuple[str, Value, float, float]) -> Outcome:

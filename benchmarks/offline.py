@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from worker.assembly import running_scheduler
 from worker.config import WorkerSettings
 from worker.engine.sim.clock import DeviceClock, SleepingClock, VirtualClock
 from worker.ipc.messages import GenerateRequest, SchedulerMessage, StepOutput
+from worker.models.config import ModelConfig, load_model_config
 from worker.preflight import check_before_loading
 from worker.sampling_params import SamplingParams
 from worker.scheduler.core import Scheduler
@@ -51,6 +53,15 @@ LLAMA_3_8B = {
     "eos_token_id": 128_001,
 }
 TOKEN_IDS = (1000, 120_000)
+
+
+def llama_3_8b(**changes: Any) -> ModelConfig:
+    """The model's configuration, with other values of config.json."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(LLAMA_3_8B))
+        return load_model_config(Path(folder), overrides=changes)
+
+
 # Chosen for throughput by measurement (docs/performance.md): prompts first, followers of a cold prefix later.
 FLAGS = (
     ("--load-format", "dummy"),

@@ -5,7 +5,6 @@ No sockets, no sleeping: a thousand requests take about a second.
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,17 +17,7 @@ from gateway.fleet.worker import Identity, WorkerView
 from gateway.routing.policy import Choice, Policy, RouteRequest, StatelessPolicy
 from gateway.routing.prefix_index import chain
 from gateway.routing.router import Router
-
-
-class VirtualClock:
-    """Time that moves when it is told to."""
-
-    def __init__(self) -> None:
-        self.time_s = 0.0
-
-    def now_s(self) -> float:
-        """Seconds since the start."""
-        return self.time_s
+from worker.engine.sim.timeline import Timeline
 
 
 @dataclass
@@ -93,7 +82,7 @@ class Simulation:
         report_capacity: bool = True,
         report_usage: bool = True,
     ) -> None:
-        self.clock = VirtualClock()
+        self.timeline = Timeline()
         self.registry = Registry()
         first = workers[0]
         self.result = Result(
@@ -102,11 +91,9 @@ class Simulation:
         self.models: dict[str, WorkerModel] = {}
         self._report_capacity = report_capacity
         self._report_usage = report_usage
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
         for worker in workers:
             self.add_worker(worker)
-        self.policy = make_policy(self.clock, self)
+        self.policy = make_policy(self.timeline.clock, self)
         self.router = Router(self.registry, self.policy)
 
     def add_worker(self, worker: WorkerModel) -> None:
@@ -118,19 +105,12 @@ class Simulation:
         self.registry.add(url, source="test", identity=Identity(model="m", max_total_tokens=capacity))
         self.registry.ready(url)
 
-    def at(self, when_s: float, what: Callable[[], None]) -> None:
-        """Call `what` at that time."""
-        self._count += 1
-        heapq.heappush(self._events, (when_s, self._count, what))
-
     def run(self, workload: Workload) -> Result:
         """Until every answer has ended."""
         for number, session in enumerate(workload.sessions):
-            self.at(session.arrival_s, lambda session=session, number=number: _Talk(self, session, number).turn())  # type: ignore[misc]
-        while self._events:
-            self.clock.time_s, _, what = heapq.heappop(self._events)
-            what()
-        self.result.end_s = self.clock.time_s
+            self.timeline.at(session.arrival_s, _Talk(self, session, number).turn)
+        self.timeline.run()
+        self.result.end_s = self.timeline.clock.now_s()
         return self.result
 
 
@@ -147,7 +127,8 @@ class _Talk:
     def turn(self) -> None:
         simulation, turn = self._simulation, self._turns.pop(0)
         self._text += turn.text
-        text, now_s, clock = self._text, simulation.clock.now_s(), simulation.clock
+        text, timeline, clock = self._text, simulation.timeline, simulation.timeline.clock
+        now_s = clock.now_s()
         raw = text.encode()
         choice = simulation.router.route(RouteRequest(model="m", text=raw, prompt_bytes=len(raw), stream=True))
         worker = simulation.models[choice.worker.url]
@@ -161,7 +142,7 @@ class _Talk:
             worker.active += 1
             simulation.policy.started(choice, clock.now_s() - now_s)
             simulation.result.ttft_s.append(clock.now_s() - now_s)
-            simulation.at(clock.now_s() + turn.answer_tokens * worker.token_s, last_token)
+            timeline.at(clock.now_s() + turn.answer_tokens * worker.token_s, last_token)
 
         def last_token() -> None:
             ticket.end()
@@ -173,9 +154,9 @@ class _Talk:
                 for model in (worker, simulation.result.endless):
                     model.answered(self._text)
             if self._turns:
-                simulation.at(clock.now_s() + turn.pause_s, self.turn)
+                timeline.at(clock.now_s() + turn.pause_s, self.turn)
 
-        simulation.at(done_s, first_token)
+        timeline.at(done_s, first_token)
 
 
 class LoadBoundedOracle(StatelessPolicy):

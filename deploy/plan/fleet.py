@@ -7,10 +7,10 @@ is what the network, the frontend and the gateway themselves take for a request:
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 from deploy.plan.replica import VirtualReplica
@@ -23,8 +23,8 @@ from gateway.routing.factory import make_policy
 from gateway.routing.policy import Choice, RouteRequest
 from gateway.routing.router import Router
 from worker.config import WorkerSettings
-from worker.engine.sim.clock import VirtualClock
 from worker.engine.sim.profile import SimProfile
+from worker.engine.sim.timeline import Timeline
 from worker.ipc.messages import GenerateRequest, TokenDelta
 from worker.models.config import ModelConfig
 from worker.sampling_params import SamplingParams
@@ -70,14 +70,12 @@ class VirtualFleet:
     before: caches and what the router has learned stay."""
 
     def __init__(self, spec: FleetSpec, replicas: int, *, together: bool = True, seed: int = 1) -> None:
-        self._clock = VirtualClock()
+        self._timeline = Timeline()
         self._registry = Registry()
-        self._policy = make_policy(spec.gateway, self._clock, random.Random(seed))[0]
+        self._policy = make_policy(spec.gateway, self._timeline.clock, random.Random(seed))[0]
         self._router = Router(self._registry, self._policy)
         self._numbers = count()
         self._live: dict[str, _Live] = {}
-        # (when, number, replica to take a turn or None, news or None)
-        self._events: list[tuple[float, int, VirtualReplica | None, TokenDelta | None]] = []
         self.replicas: dict[str, VirtualReplica] = {}
         for index in range(replicas):
             self._add(spec, f"http://replica-{index}:80", together=together)
@@ -98,23 +96,10 @@ class VirtualFleet:
         """In order of arrival, until every answer has ended."""
         everyone = []
         for ask in asks:
-            self._until(ask.arrival_s)
-            self._clock.wait_until(ask.arrival_s)
+            self._timeline.run(ask.arrival_s, included=False)
             everyone.append(self._arrive(ask))
-        self._until(float("inf"))
+        self._timeline.run()
         return everyone
-
-    def _until(self, when_s: float) -> None:
-        """All that happens before that time."""
-        events = self._events
-        while events and events[0][0] < when_s:
-            at_s, _, replica, news = heapq.heappop(events)
-            self._clock.wait_until(at_s)
-            if news is not None:
-                self._hear(news, at_s)
-            elif replica is not None and replica.wakes_s == at_s:
-                replica.turn()
-                self._follow(replica)
 
     def _arrive(self, ask: Ask) -> Served:
         key = ask.prompt_key()
@@ -141,10 +126,15 @@ class VirtualFleet:
         finds the replica elsewhere."""
         wakes_s = replica.wakes_s
         if wakes_s is not None:
-            heapq.heappush(self._events, (wakes_s, next(self._numbers), replica, None))
+            self._timeline.at(wakes_s, partial(self._turn, replica, wakes_s))
+
+    def _turn(self, replica: VirtualReplica, wakes_s: float) -> None:
+        if replica.wakes_s == wakes_s:
+            replica.turn()
+            self._follow(replica)
 
     def _later(self, news: TokenDelta, at_s: float) -> None:
-        heapq.heappush(self._events, (at_s, next(self._numbers), None, news))
+        self._timeline.at(at_s, partial(self._hear, news, at_s))
 
     def _hear(self, news: TokenDelta, now_s: float) -> None:
         live = self._live[news.rid]

@@ -13,12 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.config import WorkerSettings
-from worker.engine.sim.clock import VirtualClock
 from worker.engine.sim.profile import SimProfile
-from worker.engine.sim.runner import SimRunner
-from worker.ipc.messages import GenerateRequest, SchedulerMessage, StepOutput, TokenDelta
+from worker.ipc.messages import GenerateRequest, StepOutput, TokenDelta
 from worker.models.config import ModelConfig
-from worker.scheduler.core import Scheduler
+from worker.simulated import simulated
 
 ANSWER_TOKEN = 0  # what all answers are made of
 _LEAST_RUN = 2  # turns that are worth taking together
@@ -57,9 +55,8 @@ class VirtualReplica:
         *,
         together: bool = True,
     ) -> None:
-        self._clock = clock = VirtualClock()
-        self._runner = SimRunner(settings, config, profile, np.array([ANSWER_TOKEN], np.int32), clock)
-        self.scheduler = Scheduler(settings, self._runner, clock, self._receive, lambda: 0)
+        ids = np.array([ANSWER_TOKEN], np.int32)
+        self._clock, self._runner, self.scheduler = simulated(settings, config, profile, ids, self._hear)
         self._tell = tell
         self._together = together
         self._inbox: list[GenerateRequest] = []
@@ -101,8 +98,7 @@ class VirtualReplica:
             self.scheduler.on_idle()
             self._is_idle = True
 
-    def _receive(self, message: SchedulerMessage) -> None:
-        assert isinstance(message, StepOutput)
+    def _hear(self, news: StepOutput) -> None:
         now_s = self._clock.now_s()
-        for delta in message.deltas:
+        for delta in news.deltas:
             self._tell(delta, now_s)

@@ -135,20 +135,24 @@ def _choices(text: str) -> list[tuple[str, str]]:
 
 def _spec(values: Mapping[str, Any]) -> FleetSpec:
     worker = validated(WorkerSettings, {**_those_of(WorkerSettings, values), "model_path": "plan", "device": "sim"})
-    config = ModelConfig(
+    return FleetSpec(
+        worker=worker,
+        gateway=validated(GatewaySettings, _those_of(GatewaySettings, values)),
+        config=model_of(worker.context_length or _DEFAULT_CONTEXT),
+        profile=load_profile(worker.sim_profile),
+    )
+
+
+def model_of(context_len: int) -> ModelConfig:
+    """A model of which only the context counts: what it costs is the profile's."""
+    return ModelConfig(
         architecture="plan",
         vocab_size=1,  # bounds answers only, which are all one token
         num_layers=1,
         num_heads=1,
         num_kv_heads=1,
         head_dim=1,
-        context_len=worker.context_length or _DEFAULT_CONTEXT,
+        context_len=context_len,
         eos_token_ids=(),
         dtype="bfloat16",
-    )
-    return FleetSpec(
-        worker=worker,
-        gateway=validated(GatewaySettings, _those_of(GatewaySettings, values)),
-        config=config,
-        profile=load_profile(worker.sim_profile),
     )

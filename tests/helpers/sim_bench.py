@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from benchmarks.offline import LLAMA_3_8B
+from benchmarks.offline import llama_3_8b
 from worker.config import WorkerSettings
-from worker.engine.sim.clock import VirtualClock
 from worker.engine.sim.profile import SimProfile, load_profile
-from worker.engine.sim.runner import SimRunner
-from worker.ipc.messages import FinishReason, GenerateRequest, SchedulerMessage, StepOutput
-from worker.models.config import ModelConfig, load_model_config
+from worker.ipc.messages import FinishReason, GenerateRequest, StepOutput
+from worker.models.config import ModelConfig
 from worker.sampling_params import SamplingParams
-from worker.scheduler.core import Scheduler
+from worker.simulated import simulated
 
 EOS = 2
 VOCAB_SIZE = 32_000
@@ -30,10 +25,7 @@ VOCAB_SIZE = 32_000
 @cache
 def llama_8b() -> ModelConfig:
     """The benchmark's model with a longer context and a smaller vocabulary."""
-    changes = {"vocab_size": VOCAB_SIZE, "eos_token_id": EOS, "max_position_embeddings": 32_768}
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps(LLAMA_3_8B | changes))
-        return load_model_config(Path(folder))
+    return llama_3_8b(vocab_size=VOCAB_SIZE, eos_token_id=EOS, max_position_embeddings=32_768)
 
 
 def h200(**changes: Any) -> SimProfile:
@@ -80,11 +72,10 @@ class SimBench:
     """One replica. `settings` are the worker's."""
 
     def __init__(self, profile: SimProfile | None = None, **settings: Any) -> None:
-        self.clock = VirtualClock()
         self.settings = WorkerSettings(model_path="none", device="sim", **settings)
         ids = np.arange(EOS + 1, VOCAB_SIZE, dtype=np.int32)
-        self.runner = SimRunner(self.settings, llama_8b(), profile or h200(), ids, self.clock)
-        self.scheduler = Scheduler(self.settings, self.runner, self.clock, self._receive, lambda: 0)
+        profile = profile or h200()
+        self.clock, self.runner, self.scheduler = simulated(self.settings, llama_8b(), profile, ids, self._hear)
         self.served: dict[str, Served] = {}
         self.moments: list[Moment] = []
         self._num_live = 0
@@ -146,12 +137,11 @@ class SimBench:
         weights = np.diff([moment.now_s for moment in queued])
         return float(np.average([moment.usage for moment in queued[1:]], weights=weights))
 
-    def _receive(self, message: SchedulerMessage) -> None:
-        assert isinstance(message, StepOutput)
-        for rid, token in zip(message.rids, message.tokens, strict=True):
+    def _hear(self, news: StepOutput) -> None:
+        for rid, token in zip(news.rids, news.tokens, strict=True):
             self.served[rid].token_ids.append(token)
             self.served[rid].times_s.append(self.clock.now_s())
-        for delta in message.deltas:
+        for delta in news.deltas:
             served = self.served[delta.rid]
             served.token_ids += delta.token_ids
             if delta.token_ids:

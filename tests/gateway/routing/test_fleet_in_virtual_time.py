@@ -93,7 +93,7 @@ def test_a_new_worker_gets_work() -> None:
         before.append(sum(worker.requests for worker in simulation.result.workers))
         simulation.add_worker(new)
 
-    simulation.at(10.0, join)
+    simulation.timeline.at(10.0, join)
     result = simulation.run(synthetic(7, rate_per_s=40, duration_s=25))
     after = sum(worker.requests for worker in result.workers) - before[0]
     assert new.requests > 0.5 * after / 5

@@ -8,11 +8,9 @@ import numpy as np
 
 from tests.helpers.sim_bench import h200, llama_8b
 from worker.config import WorkerSettings
-from worker.engine.sim.clock import VirtualClock
-from worker.engine.sim.runner import SimRunner
 from worker.ipc.messages import GenerateRequest
 from worker.sampling_params import SamplingParams
-from worker.scheduler.core import Scheduler
+from worker.simulated import simulated
 
 TOKEN = 7
 
@@ -22,9 +20,8 @@ class Bench:
 
     def __init__(self, **settings: Any) -> None:
         chosen = WorkerSettings(model_path="none", device="sim", **settings)
-        clock = VirtualClock()
-        self.runner = SimRunner(chosen, llama_8b(), h200(), np.array([TOKEN], np.int32), clock)
-        self.scheduler = Scheduler(chosen, self.runner, clock, lambda message: None, lambda: 0)
+        ids = np.array([TOKEN], np.int32)
+        _, self.runner, self.scheduler = simulated(chosen, llama_8b(), h200(), ids, lambda news: None)
 
     def submit(self, rid: str, max_new_tokens: int, **sampling: Any) -> None:
         params = SamplingParams(max_new_tokens=max_new_tokens, **{"ignore_eos": True, **sampling})
