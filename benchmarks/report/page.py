@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from benchmarks.report import plots
 from benchmarks.report.runs import RunRecord, baseline, drawn
+from benchmarks.report.theme import COLOURS, styles
 from benchmarks.serve.results import DEFINITIONS
 
 
@@ -72,6 +73,8 @@ def page(title: str, runs: Sequence[RunRecord]) -> str:
         .from_string(template)
         .render(
             title=title,
+            light=styles(dark=False),
+            dark=styles(dark=True),
             runs=runs,
             groups=_groups(columns),
             columns=columns,
@@ -79,7 +82,7 @@ def page(title: str, runs: Sequence[RunRecord]) -> str:
             notes=[(run.name, note) for run in runs for note in run.figures.get("notes") or ()],
             series=list(dict.fromkeys(run.series for run in runs)),
             swept=swept,
-            drawn=[run.name for run in drawn(runs, plots.COLOURS)],
+            drawn=[run.name for run in drawn(runs, COLOURS)],
             sweeps=_markup(plots.sweeps(runs)),
             distributions=_markup(plots.distributions(runs)),
             timelines=_markup(plots.timelines(runs)),
@@ -108,7 +111,8 @@ def cell(runs: Sequence[RunRecord], run: RunRecord, column: Column) -> Cell:
         return Cell(text, best=best)
     share = value / before - 1
     verdict = 0 if abs(share) < 0.01 else int((share > 0) == (column.better > 0)) * 2 - 1
-    return Cell(text, f"{share:+.0%}" if abs(share) < 9.995 else f"×{value / before:,.0f}", verdict, best)
+    change = "0%" if abs(share) < 0.005 else f"{share:+.0%}" if abs(share) < 9.995 else f"×{value / before:,.0f}"
+    return Cell(text, change, verdict, best)
 
 
 def shown(value: Any) -> str:

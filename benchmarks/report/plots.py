@@ -1,20 +1,17 @@
-"""Plots as SVG text whose colours are the page's: matplotlib draws, and placeholder colours become CSS variables."""
+"""The plots of the page, as SVG text."""
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Sequence
+from math import inf
+from statistics import fmean
 from typing import Any
 
 from benchmarks.report.runs import RunRecord, drawn
+from benchmarks.report.theme import COLOURS, SOFT, colour, element, label, pyplot
 from benchmarks.serve.results import QUANTILES
-from common.errors import UserError
 
-COLOURS = 8  # of runs or series; a page has a variable --s0 ... for each
-_INK, _SOFT, _LINE = "#0a0c01", "#0a0c02", "#0a0c03"
-_PLACEHOLDER = re.compile(r"#0a0([bc])0([0-9])")
-_CSS = {"1": "var(--ink)", "2": "var(--soft)", "3": "var(--line)"}
+_COMMAND = "canopy bench report"
 _LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e_latency": "end-to-end latency"}
 _WIDE = 4
 _SHARES = [share / 100 for share in QUANTILES]
@@ -25,19 +22,19 @@ def sweeps(runs: Sequence[RunRecord]) -> str | None:
     series = [name for name in _series(runs) if sum(run.series == name for run in runs) > 1]
     if not series:
         return None
-    pyplot = _pyplot()
-    figure, axes = pyplot.subplots(1, 3, figsize=(11.5, 3.7), constrained_layout=True)
+    figure, axes = pyplot(_COMMAND).subplots(1, 3, figsize=(11.5, 3.7), constrained_layout=True)
+    lowest = min(series, key=lambda name: fmean(r.figures["mean_ttft_ms"] for r in runs if r.series == name))
     for name in series[:COLOURS]:
-        levels = sorted((run for run in runs if run.series == name), key=lambda r: r.figures["output_throughput"])
-        colour = _colour(_series(runs).index(name))
+        levels = sorted((run for run in runs if run.series == name), key=_order)
+        shade = colour(_series(runs).index(name))
         for axis, key in zip(axes, ("ttft", "tpot", "e2e_latency"), strict=True):
-            _draw_sweep(axis, levels, key, colour)
-        _name_levels(axes[0], levels, above=series.index(name) % 2 == 1)
+            _draw_sweep(axis, levels, key, shade)
+        _name_levels(axes[0], levels, above=name != lowest)
     for axis, title in zip(axes, ("TTFT", "TPOT", "End-to-end latency"), strict=True):
-        _label(axis, title, "output tokens/s", "ms" if title == "TTFT" else "")
+        label(axis, title, "output tokens/s", "ms" if title == "TTFT" else "")
         _scale(axis.yaxis)
         axis.set_xlim(left=0)
-    return _svg(figure)
+    return element(figure)
 
 
 def distributions(runs: Sequence[RunRecord]) -> str | None:
@@ -45,17 +42,16 @@ def distributions(runs: Sequence[RunRecord]) -> str | None:
     told = [(run, index) for index, run in enumerate(drawn(runs, COLOURS)) if run.figures.get("quantiles")]
     if not told:
         return None
-    pyplot = _pyplot()
-    figure, axes = pyplot.subplots(1, 4, figsize=(11.5, 3.3), constrained_layout=True, sharey=True)
+    figure, axes = pyplot(_COMMAND).subplots(1, 4, figsize=(11.5, 3.3), constrained_layout=True, sharey=True)
     for axis, (key, title) in zip(axes, _LATENCIES.items(), strict=True):
         for run, index in told:
             values = run.figures["quantiles"].get(key) or []
             if values:
-                axis.plot([max(value, 1e-2) for value in values], _SHARES, color=_colour(index), linewidth=1.8)
-        _label(axis, title[0].upper() + title[1:], "ms", "share of requests" if key == "ttft" else "")
+                axis.plot([max(value, 1e-2) for value in values], _SHARES, color=colour(index), linewidth=1.8)
+        label(axis, title[0].upper() + title[1:], "ms", "share of requests" if key == "ttft" else "")
         _scale(axis.xaxis)
         axis.set_ylim(0, 1.01)
-    return _svg(figure)
+    return element(figure)
 
 
 def timelines(runs: Sequence[RunRecord]) -> str | None:
@@ -63,8 +59,7 @@ def timelines(runs: Sequence[RunRecord]) -> str | None:
     told = [(run, index) for index, run in enumerate(drawn(runs, COLOURS)) if run.figures.get("timeline")]
     if not told:
         return None
-    pyplot = _pyplot()
-    figure, axes = pyplot.subplots(3, 1, figsize=(11.5, 6.6), constrained_layout=True, sharex=True)
+    figure, axes = pyplot(_COMMAND).subplots(3, 1, figsize=(11.5, 6.6), constrained_layout=True, sharex=True)
     rows = (
         ("output_throughput", "Output tokens/s"),
         ("in_flight", "Requests in flight"),
@@ -77,14 +72,14 @@ def timelines(runs: Sequence[RunRecord]) -> str | None:
                 ((number + 0.5) * line["step_s"], value) for number, value in enumerate(line[key]) if value is not None
             ]
             if points:
-                axis.plot(*zip(*points, strict=True), color=_colour(index), linewidth=1.6)
-        _label(axis, title, "seconds since the start" if key == "ttft_ms" else "", "")
+                axis.plot(*zip(*points, strict=True), color=colour(index), linewidth=1.6)
+        label(axis, title, "seconds since the start" if key == "ttft_ms" else "", "")
         axis.set_xlim(left=0)
         if key == "ttft_ms":
             _scale(axis.yaxis)
         else:
             axis.set_ylim(bottom=0)
-    return _svg(figure)
+    return element(figure)
 
 
 def _series(runs: Sequence[RunRecord]) -> list[str]:
@@ -92,17 +87,24 @@ def _series(runs: Sequence[RunRecord]) -> list[str]:
     return list(dict.fromkeys(run.series for run in runs))
 
 
-def _draw_sweep(axis: Any, levels: Sequence[RunRecord], key: str, colour: str) -> None:
+def _order(run: RunRecord) -> tuple[float, float]:
+    """Of a level in its sweep: by rate, then by bound."""
+    rate, bound = run.figures.get("request_rate"), run.figures.get("max_concurrency")
+    return (float(rate) if isinstance(rate, int | float) else inf, float(bound) if bound else inf)
+
+
+def _draw_sweep(axis: Any, levels: Sequence[RunRecord], key: str, shade: str) -> None:
     rates = [run.figures["output_throughput"] for run in levels]
     for part, style in (("mean", "-"), ("p99", ":")):
         values = [max(run.figures.get(f"{part}_{key}_ms") or 0.0, 1e-2) for run in levels]
-        axis.plot(rates, values, style, color=colour, linewidth=1.8, marker="o", markersize=4)
+        axis.plot(rates, values, style, color=shade, linewidth=1.8, marker="o", markersize=4)
 
 
 def _name_levels(axis: Any, levels: Sequence[RunRecord], *, above: bool) -> None:
     for run in levels:
         at = run.figures["output_throughput"], max(run.figures["mean_ttft_ms"], 1e-2)
-        axis.annotate(run.level, at, (-4, 7 if above else -12), textcoords="offset points", color=_SOFT, fontsize=7.5)
+        where = {"xytext": (-5, 5), "ha": "right"} if above else {"xytext": (5, -11), "ha": "left"}
+        axis.annotate(run.level, at, textcoords="offset points", color=SOFT, fontsize=7.5, **where)
 
 
 def _scale(axis: Any) -> None:
@@ -123,58 +125,3 @@ def _scale(axis: Any) -> None:
     axis.set_major_locator(ticker.LogLocator(subs=subs))
     axis.set_minor_locator(ticker.NullLocator())
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
-
-
-def _label(axis: Any, title: str, x: str, y: str) -> None:
-    axis.set_title(title, loc="left", fontsize=11, color=_INK)
-    axis.set_xlabel(x)
-    axis.set_ylabel(y)
-    axis.grid(color=_LINE, linewidth=0.8)
-
-
-def _colour(index: int) -> str:
-    return f"#0a0b0{index % COLOURS}"
-
-
-def _pyplot() -> Any:
-    """Raises UserError without matplotlib."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise UserError("canopy bench report needs matplotlib; install 'canopy-serve[plots]'.") from None
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    pyplot.rcParams.update(
-        {
-            "svg.hashsalt": "canopy",  # same runs, same page
-            "svg.fonttype": "none",
-            "figure.facecolor": "none",
-            "axes.facecolor": "none",
-            "axes.edgecolor": _LINE,
-            "axes.labelcolor": _SOFT,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "xtick.color": _SOFT,
-            "ytick.color": _SOFT,
-            "xtick.minor.size": 0,
-            "ytick.minor.size": 0,
-            "font.size": 9.5,
-        }
-    )
-    return pyplot
-
-
-def _svg(figure: Any) -> str:
-    """As an element for a page: no size of its own, no metadata, colours by variables."""
-    from matplotlib import pyplot
-
-    file = io.StringIO()
-    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    pyplot.close(figure)
-    text = file.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<style.*?</style>|<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
-    return _PLACEHOLDER.sub(lambda found: f"var(--s{found[2]})" if found[1] == "b" else _CSS[found[2]], text)

@@ -74,10 +74,9 @@ def _show(question: Question, rows: Sequence[Row], own: PlanSettings) -> None:
 
 def _check_plot(path: Path) -> None:
     """Before the work, not after it. Raises UserError."""
-    try:
-        import matplotlib  # noqa: F401 only whether it is there
-    except ImportError:
-        raise UserError("--plot needs matplotlib; install it with `pip install matplotlib`.") from None
+    from benchmarks.report import theme
+
+    theme.pyplot("--plot")
     if not path.resolve().parent.is_dir():
         raise UserError(f"--plot: there is no directory {path.resolve().parent}.")
 

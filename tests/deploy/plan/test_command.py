@@ -51,7 +51,9 @@ def test_the_answer_is_printed_and_drawn(tmp_path: Path, capsys: pytest.CaptureF
     assert main([*LOAD, "--slo", "ttft_p90=1s", "tpot_p50=1s", "--replicas", "1-4", "--plot", str(plot)]) == 0
     told = capsys.readouterr().out
     assert "1 replica keeps all targets" in told and "all of them run in virtual time" in told
-    assert "1 is enough" in plot.read_text()
+    picture = plot.read_text()
+    assert "1 is enough" in picture and "Time to first token: at most 1 s for 90 %" in picture
+    assert "prefers-color-scheme: dark" in picture and "#0a0" not in picture  # every colour has its variable
     impossible = [*LOAD, "--slo", "ttft_p90=1ms", "--replicas", "1-2", "--vary", "policy=random,round_robin", "--json"]
     assert main(impossible) == 2
     told = capsys.readouterr()
