@@ -40,7 +40,8 @@ def overtaken(bench: SimBench) -> int:
 @pytest.mark.parametrize("policy", ["lpm", "dfs-weight"])
 def test_prefix_policies_raise_the_hit_rate(policy: str) -> None:
     by_arrival, by_prefix = grouped("fcfs"), grouped(policy)
-    assert overtaken(by_arrival) == 0
+    # who shares a start with a request that is being computed waits for that step; others take the free places
+    assert overtaken(by_arrival) <= MAX_RUNNING
     assert by_prefix.load.cache_hit_rate > by_arrival.load.cache_hit_rate + 0.2
     assert by_prefix.throughput > 1.3 * by_arrival.throughput
     # a turn comes after MAX_OVERTAKEN at the latest, but then the running ones may have to leave first
