@@ -35,8 +35,8 @@ def unit_vectors(answers: Sequence[Answer], dimensions: int | None) -> Float32s:
     """[answers, dimensions] of ended answers that are no faults, in order. A vector of zeros stays one."""
     vectors = np.stack([np.frombuffer(answer.vector, np.float32)[:dimensions] for answer in answers])
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: Float32s = vectors / np.where(lengths > 0, lengths, 1)
-    return unit
+    lengths[lengths == 0] = 1
+    return (vectors / lengths).astype(np.float32)
 
 
 def native_objects(answers: Sequence[Answer], dimensions: int | None, now_s: float) -> list[dict[str, Any]]:
