@@ -36,7 +36,8 @@ def unit_vectors(answers: Sequence[Answer], dimensions: int | None) -> Float32s:
     vectors = np.stack([np.frombuffer(answer.vector, np.float32)[:dimensions] for answer in answers])
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     lengths[lengths == 0] = 1
-    return (vectors / lengths).astype(np.float32)
+    unit: Float32s = (vectors / lengths).astype(np.float32)
+    return unit
 
 
 def native_objects(answers: Sequence[Answer], dimensions: int | None, now_s: float) -> list[dict[str, Any]]:
