@@ -10,7 +10,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from benchmarks.prediction import Summary, conversations, converse
+from benchmarks.prediction import conversations, converse
+from benchmarks.prediction_outcomes import Summary
 from tests.helpers.gateway_harness import RunningGateway, running_gateway
 from tests.helpers.processes import until
 from tests.helpers.replica_process import ReplicaProcess, replica
@@ -68,7 +69,7 @@ def results(gateway: RunningGateway) -> dict[str, int]:
 
 
 async def test_predictions_are_within_a_block(gateway: RunningGateway) -> None:
-    outcomes = await converse(str(gateway.client.base_url), conversations(75, 4, seed=3), concurrency=1, think_s=0.01)
+    outcomes = await converse(str(gateway.client.base_url), conversations(75, 4, seed=3), concurrency=4)
     summary = Summary.of(outcomes, BLOCK)
     print(summary)
     assert summary.answers == 300 and summary.hit_rate > 0.7
