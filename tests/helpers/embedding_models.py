@@ -43,13 +43,13 @@ class TinyEmbedder:
         return unit
 
 
-def save_tiny_embedder(folder: Path, *, pooling: str = LAST, context_len: int = 256) -> TinyEmbedder:
+def save_tiny_embedder(folder: Path, *, pooling: str = LAST, context_len: int = 256, seed: int = 7) -> TinyEmbedder:
     """A random Qwen3 body with the byte-level tokenizer: no output projection, names without `model.`, and pooling and
-    steps in files of their own. The same weights each time."""
+    steps in files of their own. The same seed gives the same weights."""
     changes = {"vocab_size": byte_level_backend().get_vocab_size(), "max_position_embeddings": context_len}
     config = Qwen3Config(**(SIZES | changes | {"eos_token_id": EOS_ID}), tie_word_embeddings=True)
     body = AutoModel.from_config(config, dtype=torch.float32).eval()
-    generator = torch.Generator().manual_seed(7)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in body.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)

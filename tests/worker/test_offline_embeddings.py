@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers.embedding_models import TinyEmbedder, save_tiny_embedder
+from tests.helpers.embedding_models import MEAN, TinyEmbedder, save_tiny_embedder, write_steps
 from worker import Engine
 from worker.server.errors import RequestFault
 from worker.server.tokenizer import Tokenizer
@@ -61,3 +61,18 @@ def test_a_generating_model_has_none(chat_model: Path) -> None:
         pytest.raises(RequestFault, match="generates text and makes no embeddings; call generate"),
     ):
         engine.encode("hello")
+
+
+def test_new_weights_of_the_same_model(engine: Engine, model: TinyEmbedder, tmp_path: Path) -> None:
+    """None of the vectors after it come from what was cached before it."""
+    other = save_tiny_embedder(tmp_path, seed=8)
+    for now in (other, model):
+        engine.encode(input_ids=[5, 6, 7, 8])
+        engine.update_weights_from_disk(str(now.path))
+        one = engine.encode(input_ids=[5, 6, 7, 9])
+        assert isinstance(one, dict) and one["meta_info"]["cached_tokens"] == 0
+        np.testing.assert_allclose(one["embedding"], now.vector([5, 6, 7, 9]), rtol=0, atol=1e-5)
+    assert np.abs(other.vector([5]) - model.vector([5])).max() > 0.01
+    write_steps(other.path, pooling=MEAN)
+    with pytest.raises(RequestFault, match="differs in pooling"):
+        engine.update_weights_from_disk(str(other.path))

@@ -37,6 +37,15 @@ def test_outputs_are_clamped_to_the_room_left() -> None:
     assert limits.max_new_tokens(7, 10) == 7
 
 
+def test_nothing_follows_a_text_that_becomes_a_vector() -> None:
+    info = replace(runner_info(num_pages=300, context_len=256), embedding_size=8)
+    limits = resolve_limits(make_settings(), info)
+    assert (limits.max_req_len, limits.max_req_input_len) == (256, 256)
+    assert limits.refusal(256) is None and limits.refusal(257) is not None
+    assert limits.max_new_tokens(0, 256) == 0
+    assert resolve_limits(make_settings(), replace(info, num_pages=100)).max_req_input_len == 99
+
+
 def test_running_requests_are_bounded_by_rows_and_setting() -> None:
     info = runner_info(max_rows=8)
     assert resolve_limits(make_settings(), info).max_running_requests == 8
