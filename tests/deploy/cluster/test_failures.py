@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from deploy.fleet.state import Policy
 from tests.deploy.cluster.conftest import ClusterFleet, measured
 from tests.helpers.processes import assert_all_end, wait_until
 from tests.helpers.ray_cluster import ray_cluster
@@ -16,6 +18,7 @@ pytestmark = [pytest.mark.ray_cluster, pytest.mark.timeout(900)]
 
 NODES = ("127.0.0.3", "127.0.0.4")
 REPLICAS = 3
+LEASE_S = Policy().lease_s
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +84,13 @@ def test_a_replica_that_is_cut_off_loses_its_lease_and_comes_back(tiny: ClusterF
         return victim in tiny.ready() and tiny.records() == before
 
     with measured("a replica, cut off until its lease ends", tiny, is_whole) as load:
+        lease_ends_s = time.monotonic() + LEASE_S
         for process in tree:
             process.suspend()
         try:
             wait_until(lambda: victim not in tiny.ready(), 60, "the gateway sends it nothing")
-            wait_until(lambda: tiny.records()[0]["state"] == "silent", 60, "its lease has ended")
+            time.sleep(max(0.0, lease_ends_s + 2 - time.monotonic()))
+            assert tiny.records()[0]["state"] == "silent"  # asked once: that takes seconds, and it is given up soon
         finally:
             for process in tree:
                 process.resume()
@@ -106,8 +111,8 @@ def test_a_lost_node_is_replaced_elsewhere_and_comes_back(tiny: ClusterFleet) ->
     assert load.outcomes["lost"] == 0, load.faults
     assert {record["node"] for record in tiny.records()} == {NODES[0]}
     tiny.cluster.add_node(node)
-    tiny.cluster.canopy("scale", str(REPLICAS + 1))
-    tiny.wait_ready(REPLICAS + 1)
+    tiny.cluster.canopy("scale", str(REPLICAS + 2))  # Ray goes round the nodes: of two in a row one goes there
+    tiny.wait_ready(REPLICAS + 2)
     assert {record["node"] for record in tiny.records()} == set(NODES)
     tiny.apply()
     tiny.wait_ready(REPLICAS)
