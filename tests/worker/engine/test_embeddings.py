@@ -15,7 +15,7 @@ from common.errors import UserError
 from tests.helpers.embedding_models import LAST, MEAN, TinyEmbedder, save_tiny_embedder
 from worker.config import WorkerSettings
 from worker.engine.factory import create_runner
-from worker.ipc.messages import GenerateRequest, SchedulerMessage, StepOutput, TokenDelta
+from worker.ipc.messages import AbortRequest, GenerateRequest, SchedulerMessage, StepOutput, TokenDelta
 from worker.sampling_params import SamplingParams
 from worker.scheduler.core import Scheduler
 
@@ -40,10 +40,15 @@ class Bench:
         self._deltas: dict[str, TokenDelta] = {}
         self.scheduler = Scheduler(chosen, create_runner(chosen), MonotonicClock(), self._take, lambda: 0)
 
-    def embed(self, prompts: Sequence[Sequence[int]]) -> list[TokenDelta]:
+    def embed(self, prompts: Sequence[Sequence[int]], *, dropped: int | None = None) -> list[TokenDelta]:
+        """News of the end of each; the client of one leaves after three steps."""
         for i, prompt in enumerate(prompts):
             sampling = SamplingParams(max_new_tokens=0)
             self.scheduler.handle(GenerateRequest(rid=str(i), input_ids=list(prompt), sampling=sampling))
+        if dropped is not None:
+            for _ in range(3):
+                self.scheduler.step()
+            self.scheduler.handle(AbortRequest(rid=str(dropped)))
         while self.scheduler.step():
             pass
         self.scheduler.on_idle()
@@ -97,6 +102,18 @@ def test_a_row_that_others_had_before_starts_its_sum_anew(embedder: Embedder) ->
     model = embedder(MEAN)
     bench = Bench(model.path, max_running_requests=1, chunked_prefill_size=16)
     for prompt, delta in zip(prompts(), bench.embed(prompts()), strict=True):
+        np.testing.assert_allclose(unit(delta), model.vector(prompt), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("pooling", [LAST, MEAN])
+def test_a_small_pool_and_a_client_that_leaves(embedder: Embedder, pooling: str) -> None:
+    """`on_idle` sees to it that no page is lost."""
+    model = embedder(pooling)
+    bench = Bench(model.path, max_total_tokens=CONTEXT + 4, chunked_prefill_size=32)
+    longest_first = prompts()[::-1]
+    told = bench.embed(longest_first, dropped=0)
+    assert told[0].finish is not None and told[0].finish.kind == "abort" and not told[0].vector
+    for prompt, delta in zip(longest_first[1:], told[1:], strict=True):
         np.testing.assert_allclose(unit(delta), model.vector(prompt), rtol=0, atol=TOLERANCE)
 
 
