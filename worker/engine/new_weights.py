@@ -36,11 +36,17 @@ class InPlace:
 
     @torch.inference_mode()
     def use(self) -> None:
-        """See `NewWeights`. Returns when all are copied."""
+        """See `NewWeights`. Begins when no kernel reads the old ones any more, and returns when all are copied."""
+        _wait_for_gpu()
         for used, new in self.pairs:
             used.copy_(new)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        _wait_for_gpu()
+
+
+def _wait_for_gpu() -> None:
+    """For all its streams."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def checkpoint_of_same_model(model_path: str, settings: WorkerSettings, config: ModelConfig, num_bytes: int) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from gateway.fleet.weight_changes import WeightChanges
-from tests.helpers.fake_worker import FakeWorker, Received, Reply
+from tests.helpers.fake_worker import FakeWorker, Received, Reply, Script
 from tests.helpers.gateway_harness import CHAT, running_gateway
 from tests.helpers.story_worker import StoryTeller, request_fields, story_script, text_of, tokenize
 
@@ -96,7 +96,7 @@ async def test_a_stream_goes_on_elsewhere_only_by_the_weights_it_began_with() ->
         await updated(request, reply)
 
     story = "Once upon a time there was a cat."
-    scripts = {PATH: watched, "/tokenize": tokenize}
+    scripts: dict[str, Script] = {PATH: watched, "/tokenize": tokenize}
     dying = FakeWorker(story_script(StoryTeller(story), lambda: 402), other=scripts)
     alive = FakeWorker(story_script(StoryTeller(story), lambda: None), other=scripts)
     async with dying, alive, running_gateway([dying, alive], resume_streams=True, policy="least_load") as gateway:

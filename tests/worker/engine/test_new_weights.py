@@ -20,6 +20,7 @@ from tests.helpers.runner_driver import RunnerDriver
 from tests.helpers.tiny_models import SIZES, TINY_CONFIGS, TinyModel, build_tiny, save_tiny
 from tests.worker.engine.test_cpu_runner import NUM_OUTPUTS, check, driver, prompts
 from worker.config import WorkerSettings
+from worker.engine.factory import create_runner
 from worker.engine.loading import load_on_gpu
 from worker.engine.new_weights import InPlace
 from worker.layers.torch_ops import TorchOps
@@ -206,6 +207,12 @@ def test_others_code_needs_the_same_configuration(other_model: TinyModels, tmp_p
     save_tiny(config, tmp_path / "second")
     with pytest.raises(UserError, match=r"it differs in intermediate_size\."):
         driver(other_model("gemma")).runner.load_weights(str(tmp_path / "second"))
+
+
+def test_a_simulated_device_has_none_to_replace(chat_model: Path) -> None:
+    runner = create_runner(WorkerSettings(model_path=str(chat_model), device="sim"))
+    with pytest.raises(UserError, match="A simulated device has no weights"):
+        runner.load_weights(str(chat_model))
 
 
 def test_without_memory_for_a_second_model_nothing_is_read(
