@@ -32,16 +32,16 @@ class Outcome:
         return self.predicted - self.actual
 
     def is_beside(self, other: Outcome) -> bool:
-        """Whether it was sent while the same replica was at the other's prompt, which begins alike."""
+        """Whether they were on their way to the first token at the same time, at one replica, and begin alike."""
         same = other.worker == self.worker and other.start == self.start
-        return same and other is not self and other.sent_s <= self.sent_s < other.head_s
+        return same and other is not self and other.sent_s < self.head_s and self.sent_s < other.head_s
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """How predictions compare with the truth; shares 0..1, errors as shares of the prompt.
 
-    `wrong_together`: of the wrong ones, those sent while the same replica was at another prompt that begins alike.
+    `wrong_together`: of the wrong ones, those that the same replica got together with another that begins alike.
     """
 
     answers: int

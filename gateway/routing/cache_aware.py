@@ -167,7 +167,7 @@ class CacheAware:
             self._update_speeds(life)
 
     def served(self, choice: Choice, prompt_tokens: int, cached_tokens: int, completion_tokens: int = 0) -> None:
-        self._knowledge.learn(choice, prompt_tokens, cached_tokens, completion_tokens)
+        self._knowledge.learn(choice, prompt_tokens, cached_tokens, completion_tokens, self._clock.now_s())
 
     def failed(self, choice: Choice) -> None:
         self._knowledge.forget(choice)

@@ -52,7 +52,7 @@ class LongestPrefix:
         pass
 
     def served(self, choice: Choice, prompt_tokens: int, cached_tokens: int, completion_tokens: int = 0) -> None:
-        self._knowledge.learn(choice, prompt_tokens, cached_tokens, completion_tokens)
+        self._knowledge.learn(choice, prompt_tokens, cached_tokens, completion_tokens, self._clock.now_s())
 
     def failed(self, choice: Choice) -> None:
         self._knowledge.forget(choice)

@@ -19,6 +19,7 @@ from gateway.routing.prices import Prices
 from gateway.routing.token_counts import Prompt, TokenCounts
 
 _PROMISE_S = 5.0  # beyond twice the expected wait, until a prompt must be in a worker's cache if it ever will
+_EVENTS_S = 0.2  # after an answer, within which the worker's word of it may be on its way still
 _COUNTS_SHARE = 8  # 1 of so many bytes of the index may be token counts
 
 
@@ -102,10 +103,8 @@ class PrefixKnowledge:
         exact_tokens: int | None = None,
     ) -> Choice:
         """A choice with what is expected of it, in the form that `learn` and `forget` take back."""
-        cached_tokens, prompt_tokens, start_key, end_key, follows_turn = self._counts.expect(
-            prompt, worker, known_blocks
-        )
-        if exact_tokens is not None:
+        cached_tokens, prompt_tokens, start_key, end_key, turn_s = self._counts.expect(prompt, worker, known_blocks)
+        if exact_tokens is not None and (turn_s is None or now_s - turn_s > _EVENTS_S or exact_tokens > cached_tokens):
             cached_tokens = exact_tokens
         if request.prompt_tokens or prompt.exact is not None:
             prompt_tokens = int(prompt.tokens)
@@ -125,7 +124,7 @@ class PrefixKnowledge:
             tokens=prompt.exact,
             start_key=start_key,
             end_key=end_key,
-            follows_turn=follows_turn,
+            follows_turn=turn_s is not None,
         )
 
     def enter(self, life: int, prompt: Prompt, now_s: float, wait_s: float = 0.0) -> None:
@@ -135,7 +134,9 @@ class PrefixKnowledge:
         if self._exact is not None and prompt.exact is not None and (size := self._exact.block_size(life)):
             self._exact.promise(life, prompt.exact.hashes(size), now_s + 2 * wait_s + _PROMISE_S)
 
-    def learn(self, choice: Choice, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> None:
+    def learn(
+        self, choice: Choice, prompt_tokens: int, cached_tokens: int, completion_tokens: int, now_s: float
+    ) -> None:
         """Learn how long tokens are, true counts, and what the worker has evicted."""
         prices, counts, model = self._prices, self._counts, choice.worker.model
         if (
@@ -144,7 +145,7 @@ class PrefixKnowledge:
             and counts.learn_length(model, choice.text_bytes, prompt_tokens)
         ):
             self._version = -1
-        counts.learn(choice, prompt_tokens, cached_tokens, completion_tokens)
+        counts.learn(choice, prompt_tokens, cached_tokens, completion_tokens, now_s)
         block_tokens = BLOCK_BYTES / counts.bytes_per_token(model)
         if choice.touched_s is None or (choice.known_blocks - 1) * block_tokens <= cached_tokens:
             return

@@ -29,10 +29,10 @@ _RECORD = RECORD[0]
 _RELIMIT_SHARE = 0.1  # change in the length of tokens that is worth telling
 
 Value = TypeVar("Value")
-Turn = tuple[int, int]
-"""Tokens of a prompt that was answered, and of its answer."""
-Expectation = tuple[int, int, int, int, bool]
-"""cached_tokens, prompt_tokens, start_key, end_key, follows_turn, as in Choice."""
+Turn = tuple[int, int, float]
+"""Tokens of a prompt that was answered, those of its answer, and when that was, in seconds."""
+Expectation = tuple[int, int, int, int, float | None]
+"""cached_tokens, prompt_tokens, start_key and end_key as in Choice; when the turn was answered that is gone on from."""
 
 
 class Prompt(msgspec.Struct, frozen=True, gc=False):
@@ -128,13 +128,15 @@ class TokenCounts:
         page_size = worker.identity.page_size
         if page_size > 1:
             cached -= cached % page_size
-        return cached, total, start_key, end_key, turn is not None
+        return cached, total, start_key, end_key, None if turn is None else turn[2]
 
-    def learn(self, choice: Choice, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> None:
+    def learn(
+        self, choice: Choice, prompt_tokens: int, cached_tokens: int, completion_tokens: int, now_s: float
+    ) -> None:
         """Remember what an answer told. Its length of tokens is learned before, by `learn_length`."""
         known, hashes, tokens = choice.known_blocks, choice.hashes, self._tokens
         if choice.end_key:
-            self._turns.put(choice.end_key, (prompt_tokens, completion_tokens))
+            self._turns.put(choice.end_key, (prompt_tokens, completion_tokens, now_s))
         elif known < len(hashes):
             # The last token of an answer is never computed on, so it is not cached.
             tokens.put(hashes[-1], prompt_tokens + max(completion_tokens - 1, 0))
@@ -165,7 +167,7 @@ class TokenCounts:
 
 def _after(turn: Turn, turn_end: int, prompt: Prompt) -> tuple[int, int]:
     """(cached, prompt) tokens of a prompt whose first `turn_end` bytes were answered, the answer too if it is there."""
-    turn_tokens, answer_tokens = turn
+    turn_tokens, answer_tokens, _ = turn
     text, num_bytes = prompt.text, len(prompt.text)
     if turn_end == num_bytes:
         return turn_tokens - 1, turn_tokens

@@ -73,7 +73,8 @@ async def test_predictions_are_within_a_block(gateway: RunningGateway) -> None:
     summary = Summary.of(outcomes, BLOCK)
     print(summary)
     assert summary.answers == 300 and summary.hit_rate > 0.7
-    assert summary.within_block >= 0.99
+    assert summary.within_block >= 0.97  # those that begin alike may overtake each other on their way to a cold cache
+    assert summary.wrong - summary.wrong_together <= 0.01 * summary.answers
     assert results(gateway) == {"tokenised": 300}
 
 

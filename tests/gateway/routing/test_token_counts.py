@@ -59,7 +59,7 @@ class Workers:
 
     def serve(self, messages: list[Message], cached: int, answer: int, worker: int = 0, **fields: Any) -> Choice:
         choice = self.choose(messages, worker, **fields)
-        self.knowledge.learn(choice, true_tokens(messages), cached, answer)
+        self.knowledge.learn(choice, true_tokens(messages), cached, answer, 0.0)
         return choice
 
 
@@ -167,7 +167,7 @@ def test_memory_is_bounded() -> None:
     try:
         recent, before = Recent[Turn](10_000), tracemalloc.get_traced_memory()[0]
         for number in range(25_000):
-            recent.put(2**63 + number * 7919, (1000 + number, 500 + number))
+            recent.put(2**63 + number * 7919, (1000 + number, 500 + number, 0.5 + number))
         used = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
