@@ -8,6 +8,7 @@ CPU time of this thread in microseconds for one token: accepting it and filling 
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from common.model_tokenizer import ModelTokenizer
 from worker.engine.batch import RunnerInfo
+from worker.grammar import compiler as mask_compiler
 from worker.grammar.base import CompiledGrammar, GrammarCompiler
 from worker.grammar.compiler import XGrammarCompiler
 from worker.grammar.json_schema import prepared
@@ -48,6 +50,7 @@ def main() -> None:
     parser.add_argument("tokenizer_path", help="directory of a model's tokenizer")
     parser.add_argument("--tokens", type=int, default=2_000, help="tokens measured for each grammar")
     arguments = parser.parse_args()
+    mask_compiler.SLOW_FILL_S = math.inf  # all masks are filled in this thread
     tokenizer = ModelTokenizer.load(arguments.tokenizer_path).hugging_face
     info = _info(len(tokenizer), (tokenizer.eos_token_id,))
     compiler = XGrammarCompiler(arguments.tokenizer_path, info, free_whitespace=False)

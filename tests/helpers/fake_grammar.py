@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -21,7 +22,9 @@ def tokens_asked(tokens: list[int]) -> GrammarAsked:
 class _State:
     tokens: list[int]
     num_words: int
+    fill: Callable[[], Future[None]] | None
     at: int = 0
+    pending: Future[None] | None = None
 
     @property
     def ended(self) -> bool:
@@ -29,6 +32,7 @@ class _State:
 
     @property
     def allowed(self) -> Words:
+        assert self.pending is None or self.pending.done(), "the mask is not filled yet"
         words = np.zeros(self.num_words, np.uint32)
         words[self.tokens[self.at] // 32] = 1 << self.tokens[self.at] % 32
         return words.view(np.int32)
@@ -36,26 +40,32 @@ class _State:
     def accept(self, token: int) -> None:
         if token != self.tokens[self.at]:
             raise GrammarFault(f"The token {token} is not allowed.")
+        assert self.pending is None or self.pending.done(), "the state is in use"
         self.at += 1
+        if self.fill is not None and not self.ended:
+            self.pending = self.fill()
 
 
 @dataclass
 class _Grammar:
     tokens: list[int]
     num_words: int
+    fill: Callable[[], Future[None]] | None
 
     def start(self, held_back: tuple[int, ...], num_held_back: int) -> GrammarState:
         if not self.tokens:
             raise GrammarFault("No answer is possible.")
-        return _State(self.tokens, self.num_words)
+        return _State(self.tokens, self.num_words, self.fill)
 
 
 @dataclass
 class FakeGrammarCompiler:
-    """`instant`: grammars are ready at once; otherwise `finish` makes them so."""
+    """`instant`: grammars are ready at once; otherwise `finish` makes them so. `fill` begins to fill a
+    mask; None: masks are filled at once."""
 
     instant: bool = True
     num_words: int = 2  # of a mask over the vocabulary
+    fill: Callable[[], Future[None]] | None = None
     asked: list[tuple[GrammarAsked, Future[CompiledGrammar]]] = field(default_factory=list)
 
     def compile(self, asked: GrammarAsked) -> Future[CompiledGrammar]:
@@ -70,7 +80,7 @@ class FakeGrammarCompiler:
         for asked, future in self.asked:
             if not future.done():
                 try:
-                    future.set_result(_Grammar(json.loads(asked.text), self.num_words))
+                    future.set_result(_Grammar(json.loads(asked.text), self.num_words, self.fill))
                 except ValueError:
                     future.set_exception(GrammarFault("It is no list."))
 

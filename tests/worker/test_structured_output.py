@@ -91,6 +91,26 @@ def test_copies_and_neighbours_do_not_mix(engine: Engine) -> None:
     assert re.fullmatch("[0-9]{30}", texts[4]) and texts[6] in ("yes", "no")
 
 
+def test_slow_masks_change_no_answer(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masks that are filled beside the loop; equal expressions are compiled once, so these differ in their names."""
+    wishes: list[dict[str, Any]] = [{}, {"regex": "([ab]{1,3} ){9}"}, {"regex": "[0-9]{30}", "min_new_tokens": 4}]
+    each = [{"max_new_tokens": 40, "sampling_seed": 3, "n": 2} | wish for wish in wishes]
+    fast = [answer["text"] for answer in engine.generate(["hello"] * 3, sampling_params=each)]  # type: ignore[index]
+    monkeypatch.setattr("worker.grammar.compiler.SLOW_FILL_S", -1.0)
+    for wish in each[1:]:
+        wish["regex"] = f"(?:{wish['regex']})"
+    slow = [answer["text"] for answer in engine.generate(["hello"] * 3, sampling_params=each)]  # type: ignore[index]
+    assert slow == fast
+    assert re.fullmatch("[0-9]{30}", slow[4])
+
+
+def test_a_grammar_out_of_proportion_is_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.grammar.compiler.MAX_FILL_S", -1.0)
+    reason = answer(engine, regex="[ab]{31}")["meta_info"]["finish_reason"]
+    assert (reason["type"], reason["status_code"]) == ("abort", 400)
+    assert "too slow to follow" in reason["message"]
+
+
 def test_stops_and_least_lengths_work_within_a_grammar(engine: Engine) -> None:
     stopped = answer(engine, regex="[ab]{5}STOP[ab]{5}", stop="STOP")
     assert re.fullmatch("[ab]{5}", stopped["text"])

@@ -27,13 +27,19 @@ class GrammarState(Protocol):
         ...
 
     @property
+    def pending(self) -> Future[None] | None:
+        """Work in another thread that must be done before `allowed` is read; None: there is none. It fails with
+        GrammarFault if nothing may follow and the answer is not complete."""
+        ...
+
+    @property
     def allowed(self) -> Words:
         """int32 [ceil(vocab / 32)], which tokens may come next, as in TokenMasks. Do not change it."""
         ...
 
     def accept(self, token: int) -> None:
-        """Move on by one token. Raises GrammarFault if it is not allowed, or if nothing may follow and the answer is
-        not complete."""
+        """Move on by one token, not while anything is pending. Raises GrammarFault if it is not allowed, or if nothing
+        may follow and the answer is not complete."""
         ...
 
 

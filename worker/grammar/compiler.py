@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import random
+import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
@@ -27,8 +30,13 @@ CACHED_GRAMMARS = 256
 MAX_WHITESPACE = 24  # characters in a row; some models would write nothing else
 _THREADS = 2
 _WORD_BITS = 32
+SLOW_FILL_S = 0.002  # of CPU time; a mask that may take longer is filled beside the scheduler's loop
+MAX_FILL_S = 1.0  # of CPU time
+_PROBED_TOKENS = 16
+_PROBED_S = 0.5  # of CPU time, for all of them
 _NO_PACKAGE = "This server has no package xgrammar, which grammars need; install 'canopy-serve[structured]' there."
 _STUCK = "The grammar allows no further token after {count} tokens of the answer."
+_TOO_SLOW = "It is too slow to follow: finding its next tokens takes {spent:.1f} s, and {most:.0f} s is the most."
 _NO_BEGINNING = "The grammar allows no answer that this model's tokens could write."
 
 
@@ -43,6 +51,7 @@ class XGrammarCompiler:
             self._whitespace["max_whitespace_cnt"] = MAX_WHITESPACE
         self._info = info
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="grammar")
+        self._mask_pool = ThreadPoolExecutor(_mask_threads(os.cpu_count() or 1), thread_name_prefix="mask")
         self._known: OrderedDict[tuple[str, str], Future[CompiledGrammar]] = OrderedDict()
 
     def compile(self, asked: GrammarAsked) -> Future[CompiledGrammar]:
@@ -57,6 +66,7 @@ class XGrammarCompiler:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._mask_pool.shutdown(wait=False, cancel_futures=True)
 
     def _compile(self, asked: GrammarAsked) -> CompiledGrammar:
         if find_spec("xgrammar") is None:
@@ -65,7 +75,10 @@ class XGrammarCompiler:
             compiled = _compiled(self._xgrammar, asked, self._whitespace)
         except (RuntimeError, ValueError, TypeError) as error:  # xgrammar raises these for what it cannot read
             raise GrammarFault(f"It cannot be followed: {_first_sentence(error)}") from None
-        return _Grammar(compiled, -(-self._info.vocab_size // _WORD_BITS), self._info.eos_token_ids)
+        num_words = -(-self._info.vocab_size // _WORD_BITS)
+        grammar = _Grammar(compiled, num_words, self._info.eos_token_ids, self._mask_pool)
+        grammar.probe()
+        return grammar
 
     @cached_property
     def _xgrammar(self) -> Any:
@@ -121,36 +134,77 @@ def _first_sentence(error: Exception) -> str:
     return f"{told[:300].rstrip('. ')}."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Grammar:
-    """A compiled grammar. `num_words`: of a mask over the model's vocabulary."""
+    """A compiled grammar, and how its masks are filled. `slow`: one of them took so long that the scheduler's loop must
+    not wait for them any more. `first`: the mask of an answer's first token."""
 
     compiled: Any
     num_words: int
     eos_token_ids: tuple[int, ...]
+    pool: ThreadPoolExecutor
+    slow: bool = False
+    first: Words = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first = np.zeros((1, self.num_words), np.int32)
+        self.fill(self._matcher(), torch.from_numpy(self.first))
+        if not self.first.any():
+            raise GrammarFault(_NO_BEGINNING)
 
     def start(self, held_back: Sequence[int], num_held_back: int) -> GrammarState:
+        return _State(self, self._matcher(), _words_of(held_back, self.num_words), num_held_back)
+
+    def fill(self, matcher: Any, tensor: torch.Tensor) -> float:
+        """Write the mask of the next token. Returns seconds of CPU time, which do not count what else the machine
+        does."""
+        start_s = time.thread_time()
+        matcher.fill_next_token_bitmask(tensor, 0)
+        spent_s = time.thread_time() - start_s
+        self.slow = self.slow or spent_s > SLOW_FILL_S
+        return spent_s
+
+    def probe(self) -> None:
+        """Find out how long masks take, along the beginning of a random answer. Raises GrammarFault if one takes
+        longer than any client would wait."""
+        matcher, words, chooser, spent_s = self._matcher(), self.first.copy(), random.Random(0), 0.0
+        tensor = torch.from_numpy(words)
+        for _ in range(_PROBED_TOKENS):
+            allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
+            if not len(allowed) or not matcher.accept_token(int(chooser.choice(allowed))) or matcher.is_terminated():
+                return
+            fill_s = self.fill(matcher, tensor)
+            if fill_s > MAX_FILL_S:
+                raise GrammarFault(_TOO_SLOW.format(spent=fill_s, most=MAX_FILL_S))
+            spent_s += fill_s
+            if spent_s > _PROBED_S:
+                return
+
+    def _matcher(self) -> Any:
         import xgrammar
 
-        matcher = xgrammar.GrammarMatcher(self.compiled, terminate_without_stop_token=not self.eos_token_ids)
-        return _State(matcher, self.num_words, _words_of(held_back, self.num_words), num_held_back)
+        return xgrammar.GrammarMatcher(self.compiled, terminate_without_stop_token=not self.eos_token_ids)
 
 
 class _State:
-    def __init__(self, matcher: Any, num_words: int, held_back: Words, num_held_back: int) -> None:
+    def __init__(self, grammar: _Grammar, matcher: Any, held_back: Words, num_held_back: int) -> None:
+        self._grammar = grammar
         self._matcher = matcher
         self._held_back = held_back
         self._num_held_back = num_held_back
         self._count = 0
-        self._words = np.zeros((1, num_words), np.int32)
+        self._pending: Future[None] | None = None
+        self._words = grammar.first.copy()
         self._tensor = torch.from_numpy(self._words)
-        self._fill()
-        if not self.allowed.any():
-            raise GrammarFault(_NO_BEGINNING)
+        self._hold_back()
 
     @property
     def ended(self) -> bool:
         return bool(self._matcher.is_terminated())
+
+    @property
+    def pending(self) -> Future[None] | None:
+        return self._pending
 
     @property
     def allowed(self) -> Words:
@@ -161,18 +215,30 @@ class _State:
         self._count += 1
         if not self._matcher.accept_token(token):
             raise GrammarFault(f"The token {token} is not allowed at token {self._count} of the answer.")
+        self._pending = None
         if self.ended:
             return
-        self._fill()
-        if not self.allowed.any():
-            raise GrammarFault(_STUCK.format(count=self._count))
+        if self._grammar.slow:
+            self._pending = self._grammar.pool.submit(self._fill)
+        else:
+            self._fill()
 
     def _fill(self) -> None:
-        self._matcher.fill_next_token_bitmask(self._tensor, 0)
+        self._grammar.fill(self._matcher, self._tensor)
+        if not self._words.any():
+            raise GrammarFault(_STUCK.format(count=self._count))
+        self._hold_back()
+
+    def _hold_back(self) -> None:
         if self._count < self._num_held_back:
             others = self._words & ~self._held_back
             if others.any():
                 self._words[:] = others
+
+
+def _mask_threads(num_cpus: int) -> int:
+    """Half of the processors, or most of them would do nothing else."""
+    return min(max(num_cpus // 2, 1), 8)
 
 
 def _words_of(ids: Sequence[int], num_words: int) -> Words:

@@ -41,7 +41,7 @@ from worker.ipc.messages import (
     UpdateWeights,
 )
 from worker.kv_events.recorder import recorder_of
-from worker.scheduler.grammars import GrammarQueue
+from worker.scheduler.grammars import GrammarQueue, SlowMasks
 from worker.scheduler.limits import differences, resolve_limits
 from worker.scheduler.outbox import Outbox
 from worker.scheduler.planner import Plan, Planner
@@ -129,7 +129,8 @@ class Scheduler:
         retraction = Retraction(pool, table, lifecycle, reserve, stats, by_priority=by_priority)
         self._planner = Planner(pool, table, prefill, retraction, reserve, mixed=settings.enable_mixed_chunk)
         self._steady = SteadyDecodes(pool, table, prefill, self._planner, reserve.decay, stats)
-        self._results = ResultHandler(info, pool, table, waiting, lifecycle, self._outbox, stats)
+        self._masks = SlowMasks(table)
+        self._results = ResultHandler(info, pool, table, waiting, lifecycle, self._outbox, stats, self._masks)
         log_startup(limits, info, differences(settings, limits))
 
     def handle(self, message: FrontendMessage) -> None:
@@ -162,8 +163,12 @@ class Scheduler:
             self._send_news()
             return self._weights.rest()
         released = self._table.num_released
+        self._take_masks()
         if self._launched is not None and self._planner.must_settle():
             self._settle()
+        if len(self._masks) and self._planner.may_retract():  # nobody leaves for room that others hold meanwhile
+            self._settle()
+            self._take_masks(wait_all=True)
         plan = self._planner.plan()
         launched = self._launch(plan) if plan is not None else None
         worked = plan is not None or self._launched is not None or self._table.num_released != released
@@ -174,7 +179,11 @@ class Scheduler:
             self._launched = launched
             self._settle()
         self._send_news()
-        return worked or self._grammars.rest() or self._weights.rest()
+        return worked or self._masks.rest() or self._grammars.rest() or self._weights.rest()
+
+    def _take_masks(self, *, wait_all: bool = False) -> None:
+        for request, fault in self._masks.take_failed(wait_all=wait_all):
+            self._lifecycle.abort(request, 400, str(fault), request.sampling.grammar_param)
 
     def steady_steps(self) -> int:
         """How many of the next calls of `step` would only decode the same requests, so that `skip` may replace them."""
@@ -341,6 +350,7 @@ class Scheduler:
         self._paused = True
         if retract:
             self._settle()
+            self._take_masks(wait_all=True)
             table = self._table
             rows = table.used_rows()
             for request in table.requests(rows[np.argsort(-table.arrival[rows])]):

@@ -1,4 +1,4 @@
-"""Requests with a grammar: those whose grammar is being compiled, and the masks of those that run."""
+"""Requests with a grammar: those whose grammar is being compiled, those whose next mask is, and the masks of a step."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from worker.engine.batch import Bools, TokenMasks
-from worker.grammar.base import CompiledGrammar, GrammarCompiler
+from worker.grammar.base import CompiledGrammar, GrammarCompiler, GrammarFault
 from worker.ipc.messages import GenerateRequest
+from worker.scheduler.request import NO_ROW, Request
 from worker.scheduler.rows import Int64s, RequestTable
 
 _WAIT_S = 0.005
@@ -67,6 +68,46 @@ class GrammarQueue:
         if not self._waiting:
             return False
         wait([each.future for each in self._waiting.values()], _WAIT_S, "FIRST_COMPLETED")
+        return True
+
+
+class SlowMasks:
+    """Running requests whose next mask is filled in another thread. They leave out steps until it is there, so that
+    nobody waits for them."""
+
+    def __init__(self, table: RequestTable) -> None:
+        self._table = table
+        self._pending: list[tuple[Request, Future[None]]] = []
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def add(self, request: Request, pending: Future[None]) -> None:
+        """A request got a token, and its next mask is not known yet."""
+        self._table.awaits_mask[request.row] = True
+        self._pending.append((request, pending))
+
+    def take_failed(self, *, wait_all: bool = False) -> Iterator[tuple[Request, GrammarFault]]:
+        """Requests whose mask is there take part again; those whose grammar allows no token are given back. Who has
+        ended is forgotten. `wait_all`: nobody is left pending."""
+        pending, self._pending = self._pending, []
+        for request, future in pending:
+            if request.row == NO_ROW:
+                continue
+            if not wait_all and not future.done():
+                self._pending.append((request, future))
+                continue
+            try:
+                future.result()
+                self._table.awaits_mask[request.row] = False
+            except GrammarFault as fault:
+                yield request, fault
+
+    def rest(self) -> bool:
+        """There is nothing else to do: wait a moment for a mask. False if none is awaited."""
+        if not self._pending:
+            return False
+        wait([future for _, future in self._pending], _WAIT_S, "FIRST_COMPLETED")
         return True
 
 

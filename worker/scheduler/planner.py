@@ -55,6 +55,10 @@ class Planner:
             return True
         return self._retraction.short_of_pages(rows) or self._prefill.may_preempt()
 
+    def may_retract(self) -> bool:
+        """Whether a plan made now would take pages from running requests for others."""
+        return self._retraction.short_of_pages(self._table.decodable_rows())
+
     def plan(self) -> Plan | None:
         """The next step, with its pages allocated and the table advanced as if it had run. None: nothing to compute."""
         if self._mixed:

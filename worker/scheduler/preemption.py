@@ -34,9 +34,10 @@ class Preemption:
         self._threshold = threshold
 
     def candidates(self, request: Request) -> Int64s:
-        """Rows that `request` may take the place of, in no order."""
+        """Rows that `request` may take the place of, in no order. Not those whose mask is being filled: their grammar
+        is in use."""
         table = self._table
-        return np.flatnonzero(table.decoding & (table.rank - request.rank > self._threshold))
+        return np.flatnonzero(table.decoding & ~table.awaits_mask & (table.rank - request.rank > self._threshold))
 
     def make_room(self, request: Request, deficit_tokens: float) -> float | None:
         """Retract as few as free more than `deficit_tokens`, but one at least. No step may be in flight.

@@ -13,6 +13,7 @@ from worker.engine.batch import Float32s, RunnerInfo, StepFailed, StepResult
 from worker.grammar.base import GrammarFault
 from worker.ipc.messages import FinishReason, TokenScore
 from worker.log_lines import StepFailedLine
+from worker.scheduler.grammars import SlowMasks
 from worker.scheduler.outbox import Outbox
 from worker.scheduler.planner import Plan
 from worker.scheduler.queue import WaitingQueue
@@ -44,8 +45,10 @@ class ResultHandler:
         lifecycle: Lifecycle,
         outbox: Outbox,
         stats: SchedulerStats,
+        masks: SlowMasks,
     ) -> None:
         self._pool = pool
+        self._masks = masks
         self._table = table
         self._waiting = waiting
         self._lifecycle = lifecycle
@@ -139,6 +142,8 @@ class ResultHandler:
         self._outbox.add(request, [token], num_outputs, reason, scores)
         if reason is not None:
             self._lifecycle.finish(request, num_outputs)
+        elif grammar is not None and (pending := grammar.pending) is not None:
+            self._masks.add(request, pending)
 
     def _end_of(self, request: Request, token: int, num_outputs: int) -> FinishReason | None:
         """Why a request ends with its newest token, if it does: length goes before stop tokens."""

@@ -53,6 +53,7 @@ class RequestTable:
         self.ignore_eos = np.zeros(max_rows, np.bool_)
         self.num_constrained = self.num_scored = 0  # used rows of these two kinds: mostly none
         self.constrained = np.zeros(max_rows, np.bool_)  # has a grammar
+        self.awaits_mask = np.zeros(max_rows, np.bool_)  # of its next token
         self.scored = np.zeros(max_rows, np.bool_)  # wants log-probabilities
         # With fewer outputs than that, a new token is news by itself unless it is EOS.
         self.surely_goes_on = np.zeros(max_rows, np.int64)
@@ -85,8 +86,9 @@ class RequestTable:
         return np.flatnonzero(self.in_use)
 
     def decodable_rows(self) -> Int64s:
-        """Rows whose next step is a decode: prefill launched, and not all allowed outputs launched yet."""
-        return np.flatnonzero(self.decoding & (self.num_launched < self.max_new))
+        """Rows whose next step is a decode: prefill launched, not all allowed outputs launched yet, no mask awaited."""
+        decodable = self.decoding & (self.num_launched < self.max_new)
+        return np.flatnonzero(decodable & ~self.awaits_mask if self.num_constrained else decodable)
 
     def live(self, rows: Integers, epochs: Int64s) -> Bools:
         """Which rows still hold the request they held at these epochs."""
@@ -130,7 +132,7 @@ class RequestTable:
         self.num_scored -= request.sampling.logprobs is not None
         self.num_constrained -= request.grammar is not None
         self._free.append(row)
-        self.in_use[row] = self.decoding[row] = False
+        self.in_use[row] = self.decoding[row] = self.awaits_mask[row] = False
         self.epoch[row] += 1
         self.num_released += 1
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ from tests.helpers.builders import DRAWN_SEED, SchedulerBench
 from tests.helpers.fake_grammar import FakeGrammarCompiler, tokens_asked
 from tests.helpers.fake_runner import FakeRunner
 from worker.engine.batch import ForwardBatch, StepFailed, StepResult
-from worker.ipc.messages import AbortAll, FlushCache
+from worker.grammar.base import GrammarFault
+from worker.ipc.messages import AbortAll, ContinueGeneration, FlushCache, PauseGeneration
 from worker.sampling_params import GrammarAsked
 from worker.scheduler.core import Scheduler
 
@@ -126,6 +129,88 @@ def test_requests_that_await_their_grammar_can_be_aborted() -> None:
     bench.step()
     assert [bench.finish(rid).kind for rid in (first, second)] == ["abort", "abort"]
     assert bench.scheduler.idle
+
+
+class Fills:
+    """Masks that are filled when the test says so."""
+
+    def __init__(self, bench: GrammarBench) -> None:
+        self.futures: list[Future[None]] = []
+        bench.grammars.fill = self.begin
+
+    def begin(self) -> Future[None]:
+        self.futures.append(Future())
+        return self.futures[-1]
+
+    def finish(self) -> None:
+        self.futures[-1].set_result(None)
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_nobody_waits_for_a_slow_mask(overlaps: bool) -> None:
+    bench = GrammarBench({"overlaps": overlaps})
+    fills = Fills(bench)
+    masked = bench.submit(PROMPT, grammar=tokens_asked([9, 40, EOS]), max_new_tokens=5)
+    free = bench.submit([8, 9], max_new_tokens=40, ignore_eos=True)
+    for count in (1, 2):
+        bench.step_until(lambda count=count: len(fills.futures) == count)  # type: ignore[misc]
+        before = len(bench.tokens(free))
+        bench.step(5)
+        assert len(bench.tokens(free)) == before + 5
+        assert len(bench.tokens(masked)) == count
+        fills.finish()
+    bench.run_until_idle()
+    assert bench.tokens(masked) == [9, 40, EOS]
+    assert bench.tokens(free) == bench.expected(free)
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_slow_masks_while_requests_are_retracted(overlaps: bool) -> None:
+    """Nobody is ended, or leaves, for room that a request holds which only waits for its mask."""
+    bench = GrammarBench({"num_pages": 40, "max_rows": 4, "overlaps": overlaps}, schedule_conservativeness=0.0)
+    bench.reserve_nothing()
+    with ThreadPoolExecutor(2) as pool:
+        bench.grammars.fill = lambda: pool.submit(time.sleep, 0.0003)
+        answers = [[10 * i + j % 9 + 1 for j in range(29)] + [EOS] for i in range(4)]
+        rids = []
+        for answer in answers:
+            rids.append(bench.submit(PROMPT, grammar=tokens_asked(answer), max_new_tokens=31))
+            bench.step()
+        bench.run_until_idle()
+    assert sum(bench.told[rid].last.num_retractions for rid in rids) > 0  # type: ignore[union-attr]
+    assert [bench.tokens(rid) for rid in rids] == answers
+
+
+@pytest.mark.parametrize("way", ["abort", "pause", "fault"])
+def test_who_waits_for_a_mask_can_be_ended(way: str) -> None:
+    bench = GrammarBench({"overlaps": True})
+    fills = Fills(bench)
+    masked = bench.submit(PROMPT, grammar=tokens_asked([9, 40, EOS]))
+    bench.step_until(lambda: bool(fills.futures))
+    assert bench.scheduler.step() and not bench.scheduler.idle  # it waits a moment, and is not idle
+    if way == "abort":
+        bench.abort(masked)
+        assert bench.scheduler.idle
+    elif way == "pause":
+        fills.finish()
+        bench.grammars.fill = None
+        bench.scheduler.handle(PauseGeneration(call_id=1, retract=True))
+        bench.step()
+        assert bench.load().num_running_reqs == 0
+        bench.scheduler.handle(ContinueGeneration(call_id=2))
+        fills.begin().set_result(None)
+        bench.step_until(lambda: len(fills.futures) == 3)
+        fills.finish()
+    else:
+        fills.futures[-1].set_exception(GrammarFault("Nothing may follow."))
+    bench.run_until_idle()
+    reason = bench.finish(masked)
+    if way == "pause":
+        assert bench.tokens(masked) == [9, 40, EOS]
+    elif way == "fault":
+        assert (reason.status, reason.message, reason.param) == (400, "Nothing may follow.", "regex")
+    else:
+        assert (reason.kind, reason.status) == ("abort", 200)
 
 
 def test_without_a_compiler_grammars_are_refused() -> None:
