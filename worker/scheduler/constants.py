@@ -19,6 +19,8 @@ MATCHED_MAX_WAITING = 128
 # Of requests that share this many uncached tokens one goes ahead, and the others wait until it has filled the cache
 # (IN_BATCH_PREFIX_CACHING_DEPRIORITIZE_THRESHOLD).
 IN_BATCH_SHARED_TOKENS = 32
+# Ours: as many for that on a GPU, where a step costs as much as hundreds of tokens of a prompt (docs/performance.md).
+GPU_SHARED_TOKENS = 256
 # Tokens between the longest prompt and the longest sequence (Scheduler.max_req_input_len).
 MIN_OUTPUT_ROOM_TOKENS = 5
 

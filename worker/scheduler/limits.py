@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from common.errors import UserError
 from worker.config import WorkerSettings
 from worker.engine.batch import RunnerInfo
-from worker.scheduler.constants import CPU_CHUNK_TOKENS, GPU_CHUNK_TOKENS, MIN_OUTPUT_ROOM_TOKENS
+from worker.scheduler.constants import (
+    CPU_CHUNK_TOKENS,
+    GPU_CHUNK_TOKENS,
+    GPU_SHARED_TOKENS,
+    IN_BATCH_SHARED_TOKENS,
+    MIN_OUTPUT_ROOM_TOKENS,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +30,7 @@ class Limits:
     max_prefill_tokens: int
     chunked_prefill_size: int | None  # None = prompts are computed whole
     prefill_max_requests: int | None  # requests whose prompt one step computes
+    shared_tokens: int  # a request waits for another that computes so many tokens of its prompt, in whole pages
 
     def refusal(self, prompt_len: int) -> str | None:
         """Why a prompt of this length can never be served, or None."""
@@ -64,6 +71,7 @@ def resolve_limits(settings: WorkerSettings, info: RunnerInfo) -> Limits:
         max_prefill_tokens=settings.max_prefill_tokens,
         chunked_prefill_size=_chunk_tokens(settings.chunked_prefill_size, info),
         prefill_max_requests=settings.prefill_max_requests,
+        shared_tokens=_shared_tokens(info),
     )
 
 
@@ -76,6 +84,11 @@ def differences(settings: WorkerSettings, limits: Limits) -> Iterator[str]:
         yield f"--max-running-requests {requests} is above its bound; {limits.max_running_requests} is used."
     if settings.disable_radix_cache and settings.schedule_policy in ("lpm", "dfs-weight"):
         yield f"--schedule-policy {settings.schedule_policy} needs the prefix cache, which is off; fcfs is used."
+
+
+def _shared_tokens(info: RunnerInfo) -> int:
+    wanted = IN_BATCH_SHARED_TOKENS if info.device == "cpu" else GPU_SHARED_TOKENS
+    return -(-wanted // info.page_size) * info.page_size
 
 
 def _chunk_tokens(asked: int | None, info: RunnerInfo) -> int | None:

@@ -150,7 +150,7 @@ class PrefillScheduler:
 
     def _sharing(self, chunks: list[PrefillChunk]) -> PrefixSharing:
         """Knows what is computed already: by the step in flight, and by `chunks` of this one."""
-        sharing, table = PrefixSharing(self._pool.cache), self._table
+        sharing, table = PrefixSharing(self._pool.cache, self._limits.shared_tokens), self._table
         for chunk in self._last_chunks:
             row = chunk.request.row
             if row != NO_ROW and table.computed_len[row] < chunk.end:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from worker.cache.prefix import PrefixCache
-from worker.scheduler.constants import IN_BATCH_SHARED_TOKENS, MAX_HELD
+from worker.scheduler.constants import MAX_HELD
 from worker.scheduler.request import Request
 from worker.token_ids import TOKEN_BYTES
 
@@ -15,17 +15,14 @@ class PrefixSharing:
     """The prompts that one admission pass computes, or that are still in flight, and who had better wait for them.
 
     A waiting request is held back if one of them fills, with the tokens it is about to compute, at least
-    IN_BATCH_SHARED_TOKENS (in whole pages) that follow the request's own cached part. As soon as their results are
-    handled, these pages are in the cache; nobody is held for longer than that, so a hold lasts one step, or two where
-    steps overlap.
+    `shared_tokens`, whole pages, that follow the request's own cached part. As soon as their results are handled, these
+    pages are in the cache; nobody is held for longer than that, so a hold lasts one step, or two where steps overlap.
     """
 
-    def __init__(self, cache: PrefixCache) -> None:
+    def __init__(self, cache: PrefixCache, shared_tokens: int) -> None:
         self._cache = cache
-        page_size = cache.page_size
-        self._page_bytes = page_size * TOKEN_BYTES
-        self._worth_tokens = -(-IN_BATCH_SHARED_TOKENS // page_size) * page_size
-        self._worth_bytes = self._worth_tokens * TOKEN_BYTES
+        self._page_bytes = cache.page_size * TOKEN_BYTES
+        self._worth_bytes = shared_tokens * TOKEN_BYTES
         self._leaders: dict[_Start, list[bytes]] = {}
         self.num_held = 0
 

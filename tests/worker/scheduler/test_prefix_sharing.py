@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.builders import SchedulerBench, cache_with, make_request
+from tests.helpers.builders import SchedulerBench, cache_with, make_request, make_settings
+from tests.helpers.fake_runner import runner_info
 from worker.cache.no_prefix import NoPrefixCache
 from worker.cache.radix import RadixCache
 from worker.sampling_params import LogprobsAsked
+from worker.scheduler.limits import resolve_limits
 from worker.scheduler.prefix_sharing import PrefixSharing
 
 PROMPT = [number % 47 + 1 for number in range(500)]
@@ -97,6 +100,12 @@ def test_fewer_than_32_shared_tokens_are_not_worth_waiting_for(shared: int, comp
     assert prefilled(bench) == computed
 
 
+def test_on_a_gpu_a_step_is_worth_256_tokens() -> None:
+    assert resolve_limits(make_settings(), replace(runner_info(page_size=1), device="cuda")).shared_tokens == 256
+    assert resolve_limits(make_settings(), replace(runner_info(page_size=48), device="cuda")).shared_tokens == 288
+    assert resolve_limits(make_settings(), runner_info(page_size=48)).shared_tokens == 48
+
+
 def test_only_whole_pages_count() -> None:
     bench = make_bench({"page_size": 48})
     for own in (5, 6):
@@ -148,7 +157,7 @@ def test_who_is_held_back_does_not_wait_for_room_it_will_not_need() -> None:
 
 def test_prompt_scores_are_never_taken_from_the_cache() -> None:
     """A request that wants log-probabilities of its whole prompt computes it itself, at once."""
-    sharing = PrefixSharing(RadixCache(1))
+    sharing = PrefixSharing(RadixCache(1), 32)
     sharing.lead(make_request(PROMPT, "leader"), 500)
     scored = make_request(PROMPT, "scored", logprobs=LogprobsAsked(prompt_from=1))
     late = make_request(PROMPT, "late", logprobs=LogprobsAsked(prompt_from=400))
@@ -159,10 +168,10 @@ def test_prompt_scores_are_never_taken_from_the_cache() -> None:
 def test_a_prompt_half_computed_makes_its_like_wait_for_the_rest() -> None:
     cache = cache_with([1] * 80)
     like, unlike = make_request([1] * 190 + [5], "like"), make_request([1] * 90 + [2] * 100, "unlike")
-    sharing = PrefixSharing(cache)
+    sharing = PrefixSharing(cache, 32)
     sharing.lead(make_request([1] * 200, "leader"), 160)
     assert [sharing.holds(request) for request in (like, unlike)] == [True, False]
-    nearly = PrefixSharing(cache)
+    nearly = PrefixSharing(cache, 32)
     nearly.lead(make_request([1] * 200, "leader"), 111)
     assert not nearly.holds(like)
 
@@ -182,7 +191,7 @@ def test_a_pass_ends_after_512_that_wait_for_others() -> None:
 
 
 def test_without_a_cache_nobody_leads() -> None:
-    sharing = PrefixSharing(NoPrefixCache(1))
+    sharing = PrefixSharing(NoPrefixCache(1), 32)
     sharing.lead(make_request(PROMPT, "leader"), 500)
     assert not sharing.holds(make_request(PROMPT, "like"))
 
