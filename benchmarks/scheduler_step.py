@@ -30,7 +30,7 @@ from common.errors import UserError
 from worker.config import WorkerSettings
 from worker.engine.batch import ForwardBatch, NewWeights, RunnerInfo, StepResult
 from worker.ipc.channel import FrontendChannel, SchedulerChannel
-from worker.ipc.messages import GenerateRequest, StepOutput
+from worker.ipc.messages import GenerateRequest, SchedulerMessage, StepOutput
 from worker.launch.scheduler_process import GC_THRESHOLD
 from worker.sampling_params import SamplingParams
 from worker.scheduler.core import Scheduler
@@ -108,7 +108,8 @@ class Load:
         self._frontend = FrontendChannel()
         self._channel = SchedulerChannel(self._frontend.directory)
         self._news = self._frontend.messages()
-        self.scheduler = Scheduler(settings, runner, MonotonicClock(), self._channel.send, lambda: 0)
+        self.scheduler = Scheduler(settings, runner, MonotonicClock(), self._send, lambda: 0)
+        self._unread = 0
         self._requests = arrivals(prompt_tokens)
         self._live = 0
         self._wanted = num_waiting + RUNNING
@@ -125,14 +126,19 @@ class Load:
                 self.scheduler.handle(message)
             worked = self.scheduler.step()
             times.append((time.thread_time() - start) * 1e3)
-            if worked:
+            while self._unread:
                 self._read()
-            else:
+            if not worked:
                 self._channel.wait(1.0)
         return times
 
+    def _send(self, message: SchedulerMessage) -> None:
+        self._channel.send(message)
+        self._unread += 1
+
     def _read(self) -> None:
         """What the frontend does meanwhile is not counted."""
+        self._unread -= 1
         message = self._loop.run_until_complete(asyncio.wait_for(anext(self._news), 10))
         assert isinstance(message, StepOutput)
         self._live -= sum(delta.finish is not None for delta in message.deltas)
