@@ -22,6 +22,7 @@ from worker.scheduler.core import Scheduler
 
 @pytest.mark.timeout(300)
 def test_a_profile_holds_steps_and_kernels(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
     make_checkpoint(tmp_path / "model", SMALL, 1)
     settings = WorkerSettings(
         model_path=str(tmp_path / "model"), max_total_tokens=20_000, max_running_requests=8, mem_fraction_static=0.4
