@@ -10,7 +10,7 @@ ROOM_BESIDE_WEIGHTS = 1.5  # times the weights that one GPU must hold for a repl
 SMALL_WEIGHTS_GB = 4.0
 SMALL_BATCH = 8  # running requests
 DOMINANT_WEIGHTS = 0.6  # of GPU memory
-_EXPERTS = ("moe", "mixtral", "deepseek", "dbrx", "gptoss")
+_EXPERTS = ("moe", "mixtral", "deepseek", "dbrx", "gptoss", "llama4", "qwen3next", "grok", "jamba", "minimax")
 
 
 def more_replicas(seen: Observation) -> Finding | None:
@@ -33,9 +33,10 @@ def compile_small(seen: Observation) -> Finding | None:
     facts = seen.facts
     if facts.is_canopy or facts.torch_compile is not False or facts.weights_gb is None or not seen.samples:
         return None
-    if facts.weights_gb > SMALL_WEIGHTS_GB or seen.running > SMALL_BATCH:
+    whole = facts.weights_gb * (facts.tp_size or 1)
+    if whole > SMALL_WEIGHTS_GB or seen.running > SMALL_BATCH:
         return None
-    text = f"{facts.weights_gb:.1f} GB of weights, {seen.running:.0f} requests running"
+    text = f"{whole:.1f} GB of weights, {seen.running:.0f} requests running"
     return Finding(
         16, Verdict.CHANGE, text, "Compiled kernels may help a little.", {"enable-torch-compile": "true"}, 0.6
     )

@@ -29,10 +29,14 @@ _MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError", re.IGNORECASE)
 _SYMPTOMS = (
     (re.compile(r"peer access is not supported between these two devices"), Symptom.PEER_ACCESS),
     (
-        re.compile(r"(No space left on device|Bus error).*(/dev/shm|shared memory)|/dev/shm.*No space left"),
+        re.compile(
+            r"(No space left on device|bus error).*(/dev/shm|shared memory)|/dev/shm.*No space left"
+            r"|Error while creating shared memory segment",
+            re.IGNORECASE,
+        ),
         Symptom.SHARED_MEMORY,
     ),
-    (re.compile(r"Health check failed\."), Symptom.HANG),
+    (re.compile(r"Health check failed\.|Watchdog (timeout|caught collective operation timeout)"), Symptom.HANG),
 )
 _ARGUMENT = re.compile(r"(\w+)=('[^']*'|[^,()\s]+)")
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from common.tuning.observation import Facts, Observation
 from deploy.tune.logs import LogReader
+from tests.helpers.deployments import HARMLESS, SEEN, Deployment, deployment
 from tests.helpers.sim_bench import SimBench, h200, random_prompt
 from worker.engine.batch import Bools, ForwardBatch, PendingStep, StepFailed
 
@@ -50,7 +51,9 @@ class Scenario:
     shared: float  # of each prompt
     prefill_faults: int
     decode_faults: int
-    texts: frozenset[int]  # rules whose error text is in the log
+    texts: dict[int, str]  # rule -> the line in the log that means its trouble
+    harmless: str  # a line in the log
+    deployment: Deployment
     facts: Facts
 
 
@@ -81,8 +84,7 @@ def _any(rng: random.Random) -> Scenario:
     exact = rng.random() < 0.4
     limit = rng.choice([60, 100, 160]) if exact else rng.choice([128, 256, 512])
     faults = rng.random()
-    weights, gpu, tp = rng.choice([1.5, 3.0, 8.0, 16.0, 60.0]), rng.choice([24.0, 80.0, 141.0]), rng.choice([1, 2, 8])
-    canopy = rng.random() < 0.4
+    chosen = deployment(rng)
     return Scenario(
         seed=rng.randrange(10_000),
         pool_tokens=rng.choice([3000, 5000, 8000, 16_000]),
@@ -102,16 +104,18 @@ def _any(rng: random.Random) -> Scenario:
         shared=0.0 if load == "flood" else rng.choice([0.0, 0.0, 0.75]),
         prefill_faults=rng.randrange(1, 4) if faults < 0.15 else 0,
         decode_faults=rng.randrange(1, 4) if 0.15 <= faults < 0.3 else 0,
-        texts=frozenset(rule for rule in (20, 21, 22) if rng.random() < 0.15),
+        texts={rule: rng.choice(lines) for rule, lines in SEEN.items() if rng.random() < 0.15},
+        harmless=rng.choice(HARMLESS),
+        deployment=chosen,
         facts=Facts(
-            tp_size=tp,
+            tp_size=chosen.tp,
             nnodes=rng.choice([1, 2]),
-            weights_gb=weights,
-            gpu_gb=gpu,
-            quantization=rng.choice([None, None, "fp8"]),
-            architectures=[rng.choice(["LlamaForCausalLM", "Qwen3MoeForCausalLM", "DeepseekV3ForCausalLM"])],
-            torch_compile=rng.choice([True, False]),
-            is_canopy=canopy,
+            weights_gb=chosen.weights_gb,
+            gpu_gb=chosen.gpu_gb,
+            quantization=chosen.model.quantization,
+            architectures=[chosen.model.architecture],
+            torch_compile=rng.random() < 0.2,
+            is_canopy=rng.random() < 0.4,
         ),
     )
 
@@ -154,16 +158,10 @@ class Truth:
     running: list[int] = field(default_factory=list)
     usage: list[float] = field(default_factory=list)
     retractions: int = 0
+    output_tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     faults_left: int = 0
-
-
-_TEXTS = {
-    20: "RuntimeError: peer access is not supported between these two devices",
-    21: "Health check failed. Server couldn't get a response from detokenizer for last 20 seconds.",
-    22: "OSError: [Errno 28] No space left on device: '/dev/shm/nccl-x'",
-}
 
 
 def played(scenario: Scenario) -> tuple[Observation, Truth]:
@@ -175,10 +173,10 @@ def played(scenario: Scenario) -> tuple[Observation, Truth]:
         faulty = FaultyRunner(bench, scenario)
         bench.scheduler._runner = faulty  # type: ignore[assignment]
         submit = _client(scenario, bench)
-        for rule in sorted(scenario.texts):
-            reader.take(f"[2026-01-05 10:00:00] {_TEXTS[rule]}")
+        for line in (scenario.harmless, *scenario.texts.values()):
+            reader.take(line)
         _run(scenario, bench, submit, truth)
-    truth.seconds, truth.faults_left = bench.clock.now_s(), faulty.left
+    truth.seconds, truth.faults_left, truth.output_tokens = bench.clock.now_s(), faulty.left, bench.output_tokens
     truth.prompt_tokens, truth.cached_tokens = bench.load.prompt_tokens_total, bench.load.cached_tokens_total
     facts = replace(
         scenario.facts,
@@ -317,10 +315,11 @@ def _retractions(truth: Truth) -> Judged:
 def _memory(scenario: Scenario, truth: Truth) -> Judged:
     free = scenario.free_gb
     failed = not truth.faults_left
+    ran_out = scenario.prefill_faults + scenario.decode_faults > truth.faults_left
     chunks_help = scenario.chunk > 2048
     return _known(
         r8=5 <= free <= 8,
-        r9=free > 8,
+        r9=free > 10 and not ran_out,
         r10=free < 5,
         r11=(bool(scenario.prefill_faults) and chunks_help) if failed else None,
         r12=bool(scenario.decode_faults) if failed else None,
@@ -329,17 +328,26 @@ def _memory(scenario: Scenario, truth: Truth) -> Judged:
 
 
 def _machine(scenario: Scenario, truth: Truth) -> Judged:
-    facts = scenario.facts
-    weights, gpu, tp, canopy = facts.weights_gb or 0.0, facts.gpu_gb or 0.0, facts.tp_size or 1, facts.is_canopy
+    facts, used = scenario.facts, scenario.deployment
+    model, canopy = used.model, facts.is_canopy
     few_run = _often(np.array(truth.running) <= 8)
-    small = None if few_run is None else weights <= 4 and few_run and facts.torch_compile is False and not canopy
-    experts = (facts.architectures or [""])[0] != "LlamaForCausalLM"
+    small = None if few_run is None else model.is_small and few_run and not facts.torch_compile and not canopy
     return _known(
-        r15=tp > 1 and weights * tp * 1.5 <= gpu,
+        r15=used.tp > 1 and _roomy(used.room_on(1)),
         r16=small,
-        r17=facts.quantization is None and weights > 0.6 * gpu,
-        r18=experts and tp > 1 and not canopy,
+        r17=model.quantization is None and _tight(used.room_on(used.tp)),
+        r18=model.has_experts and used.tp > 1 and not canopy,
         r20=20 in scenario.texts,
-        r21=21 in scenario.texts,
+        r21=21 in scenario.texts and scenario.facts.nnodes == 2,
         r22=22 in scenario.texts,
     )
+
+
+def _roomy(room: float) -> bool | None:
+    """Whether one GPU serves the model well: half as much room for KV as it has weights, or hardly any."""
+    return True if room >= 0.5 else False if room <= 0.15 else None
+
+
+def _tight(room: float) -> bool | None:
+    """Whether weights leave little for KV: a third of what they take, or two thirds."""
+    return True if room <= 0.35 else False if room >= 0.65 else None
