@@ -124,12 +124,9 @@ def _retracting(truth: Truth) -> float:
     return 1 / (1 + truth.retractions)
 
 
-def _hits(truth: Truth) -> float:
-    return truth.cached_tokens / truth.prompt_tokens
-
-
+# Rule 19 has its own test, tests/tuning/test_prefix_policy.py: here the few shared beginnings stay cached in any order.
 @pytest.mark.parametrize(
-    ("rule", "benefit", "most_harm"), [(5, _speed, 0.95), (6, _retracting, 1.0), (14, _speed, 0.98), (19, _hits, 0.95)]
+    ("rule", "benefit", "most_harm"), [(5, _speed, 0.95), (6, _retracting, 1.0), (14, _speed, 0.98)]
 )
 def test_advice_does_what_it_promises(
     rule: int, benefit: Callable[[Truth], float], most_harm: float, capsys: pytest.CaptureFixture[str]
