@@ -88,3 +88,11 @@ def test_followers_of_one_group_are_neighbours(pairs: list[tuple[int, int]]) -> 
         elif not seen or seen[-1] != key:
             seen.append(key)
     assert len(seen) == len(set(seen))
+
+
+def test_a_short_shared_beginning_is_enough(tmp_path: Path) -> None:
+    beginnings = [f"{group:064d} " for group in range(4)]
+    text = "\n".join(line(f"{i}", f"{beginnings[i % 4]}and request {i}") for i in range(400))
+    contents, _ = read(tmp_path / "in", text)
+    sent = [int(request.custom_id) % 4 for _, request in contents.requests(bytearray(400))]
+    assert sum(a != b for a, b in zip(sent, sent[1:], strict=False)) < 16
