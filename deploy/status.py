@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common.settings import Settings, load, option
-from deploy.fleet.client import connected, controller_of, named_fleet, status_of
+from deploy.fleet.client import NoFleet, connected, controller_of, named_fleet, status_of
 from deploy.fleet.messages import GatewayStatus, ModelStatus, ReplicaStatus
 from deploy.local.plan import RunningFleet, running_fleets
 from gateway.fleet.health import decode, load_of
@@ -59,14 +59,16 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
 def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Print the fleets. Returns the exit code."""
     settings = load(StatusSettings, argv, env, prog="canopy status").settings
-    if named := named_fleet(settings.address, env):
-        reports = [_report(named)]
-    else:
-        reports = [_report(fleet) for fleet in running_fleets(cache_root(env))]
+    named = named_fleet(settings.address, env)
+    nothing = "No fleet runs on this machine; start one with `canopy serve MODEL`."
+    try:
+        reports = [_report(fleet) for fleet in ([named] if named else running_fleets(cache_root(env)))]
+    except NoFleet as none:
+        reports, nothing = [], str(none)
     if settings.json_output:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(reports)) + b"\n")
     elif not reports:
-        print("No fleet runs on this machine; start one with `canopy serve MODEL`.", file=sys.stderr)
+        print(nothing, file=sys.stderr)
     for report in reports if not settings.json_output else []:
         _print_report(report, _console())
     return 0 if reports else _EXIT_NONE_RUNS

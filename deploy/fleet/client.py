@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,8 +21,14 @@ from worker.models.paths import cache_root
 _ANSWER_TIMEOUT_S = 30.0
 _CHANGE_TIMEOUT_S = 120.0  # Ray may have to start a process for the controller first
 _POLL_S = 1.0
+_KNOCKS = 3
+_KNOCK_TIMEOUT_S = 3.0
 _RAY_PATIENCE = {"RAY_NUM_REDIS_GET_RETRIES": "3"}  # seconds it tries to reach an address, else 20
 _VERSIONS = re.compile(r"Ray: (\S+)\s+Python: (\S+)")
+
+
+class NoFleet(UserError):
+    """The Ray that was asked is there, and runs no fleet."""
 
 
 def named_fleet(address: str | None, env: Mapping[str, str]) -> RunningFleet | None:
@@ -54,6 +61,7 @@ def connected(fleet: RunningFleet) -> Iterator[None]:
     from common.fleet import RAY_NAMESPACE
 
     try:
+        _knock(fleet.ray_address)
         with _silent_stderr():
             ray.init(address=fleet.ray_address, namespace=RAY_NAMESPACE, log_to_driver=False, logging_level="critical")
         yield
@@ -64,8 +72,23 @@ def connected(fleet: RunningFleet) -> Iterator[None]:
             ray.shutdown()
 
 
+def _knock(address: str) -> None:
+    """Raise OSError if nobody listens there: Ray would try for two minutes."""
+    host, colon, port = address.rpartition(":")
+    if not (colon and port.isdecimal()):
+        return  # Ray says what is wrong with it
+    for attempt in range(_KNOCKS):
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_TIMEOUT_S).close()
+            return
+        except OSError as error:
+            if attempt == _KNOCKS - 1:
+                raise ConnectionError(str(error)) from None
+            time.sleep(_POLL_S)
+
+
 def controller_of(fleet: RunningFleet) -> Any:
-    """Its actor handle, while connected. Raises UserError if no fleet runs there."""
+    """Its actor handle, while connected. Raises NoFleet if no fleet runs there."""
     import ray
 
     from common.fleet import CONTROLLER_ACTOR
@@ -73,7 +96,7 @@ def controller_of(fleet: RunningFleet) -> Any:
     try:
         return ray.get_actor(CONTROLLER_ACTOR)
     except ValueError:
-        raise UserError(f"No fleet runs in the Ray at {fleet.ray_address}.") from None
+        raise NoFleet(f"No fleet runs in the Ray at {fleet.ray_address}.") from None
 
 
 def status_of(controller: Any, patience_s: float = 0.0) -> FleetStatus:
@@ -110,6 +133,8 @@ def sentence_of(address: str, error: Exception) -> str:
             f"The Ray at {address} is {theirs} on Python {their_python} and this is {ours} on Python {our_python}; "
             "install the same on all machines."
         )
+    if "RAY_AUTH_TOKEN" in text or "authentication token" in text:
+        return f"Cannot ask the Ray at {address}: set RAY_AUTH_TOKEN_PATH to a file that holds its token."
     if isinstance(error, ConnectionError):  # Ray says the same of a wrong token and of no Ray at all
         return (
             f"Cannot ask the Ray at {address}: it does not run there, or RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH "

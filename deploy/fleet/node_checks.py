@@ -12,8 +12,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from common.errors import UserError
 from common.process import bind_port
 from common.settings import validated
-from deploy.fleet.description import FleetDescription, ModelDescription
-from deploy.fleet.placement import head_node_id
+from deploy.fleet.description import FleetDescription
+from deploy.fleet.placement import head_node_id, node_of
+from deploy.fleet.specs import may_run
 from deploy.model_source import find_model
 from gateway.config import GatewaySettings
 
@@ -25,11 +26,12 @@ def check_nodes(fleet: FleetDescription, *, port_is_ours: bool) -> None:
 
     Asks all nodes at once, by a small task on each; the first takes seconds, while Ray starts a process for it.
     """
-    alive = [node for node in ray.nodes() if node["Alive"]]
+    alive = {node["NodeID"]: node_of(node["NodeManagerAddress"], node) for node in ray.nodes() if node["Alive"]}
+    has_gpus = any(node.gpus for node in alive.values())
     asked = []
-    for node in alive:
-        if sources := [model.model for model in fleet.models if _may_run(model, node)]:
-            asked.append((node["NodeManagerAddress"], _on(node["NodeID"], look_for_models, sources)))
+    for node_id, node in alive.items():
+        if sources := [model.model for model in fleet.models if may_run(model, node, has_gpus=has_gpus)]:
+            asked.append((node.address, _on(node_id, look_for_models, sources)))
     gateway = validated(GatewaySettings, fleet.gateway)
     if not port_is_ours:
         asked.append(("", _on(head_node_id(), look_at_port, gateway.host, gateway.port)))
@@ -65,7 +67,3 @@ def look_at_port(host: str, port: int) -> str:
 def _on(node_id: str, function: Any, *args: object) -> Any:
     strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
     return ray.remote(function).options(num_cpus=0, scheduling_strategy=strategy, max_retries=0).remote(*args)
-
-
-def _may_run(model: ModelDescription, node: Any) -> bool:
-    return bool(model.placement.labels.items() <= node.get("Labels", {}).items())

@@ -43,7 +43,7 @@ def cluster() -> Cluster:
 
     limits = state.get_max_resources_from_cluster_config()
     return Cluster(
-        nodes=[_node(node["NodeManagerAddress"], node) for node in ray.nodes() if node["Alive"]],
+        nodes=[node_of(node["NodeManagerAddress"], node) for node in ray.nodes() if node["Alive"]],
         limits=Node(address="", cpus=limits.get("CPU", 0), gpus=limits.get("GPU", 0)) if limits else None,
     )
 
@@ -58,7 +58,7 @@ def has_room(spec: ReplicaSpec) -> bool:
     from ray._private.state import available_resources_per_node
 
     free = available_resources_per_node()
-    alive = {node["NodeID"]: _node("", node) for node in ray.nodes() if node["Alive"]}
+    alive = {node["NodeID"]: node_of("", node) for node in ray.nodes() if node["Alive"]}
     return any(
         spec.labels.items() <= node.labels.items()
         and free.get(node_id, {}).get("CPU", 0.0) >= spec.num_cpus
@@ -67,7 +67,8 @@ def has_room(spec: ReplicaSpec) -> bool:
     )
 
 
-def _node(address: str, node: Mapping[str, Any]) -> Node:
+def node_of(address: str, node: Mapping[str, Any]) -> Node:
+    """From what `ray.nodes()` tells of it."""
     resources = node["Resources"]
     labels = {str(k): str(v) for k, v in node.get("Labels", {}).items()}
     return Node(address=address, cpus=resources.get("CPU", 0.0), gpus=resources.get("GPU", 0.0), labels=labels)

@@ -64,6 +64,15 @@ def gpus_of(model: ModelDescription, *, has_gpus: bool) -> float:
     return float(model.engine.get("tp_size", 1))
 
 
+def may_run(model: ModelDescription, node: Node, *, has_gpus: bool) -> bool:
+    """Whether a replica of the model would find a place on this node if nothing else were on it."""
+    return (
+        model.placement.labels.items() <= node.labels.items()
+        and node.gpus >= gpus_of(model, has_gpus=has_gpus)
+        and node.cpus >= _cpus_of(model)
+    )
+
+
 def check_room(specs: Mapping[str, ReplicaSpec], wanted: Mapping[str, int], cluster: Cluster) -> None:
     """Raise UserError if the cluster, with nothing else on it, cannot hold `wanted` replicas of each model."""
     if cluster.limits is None:  # what a node to come looks like is not known
@@ -75,8 +84,12 @@ def check_room(specs: Mapping[str, ReplicaSpec], wanted: Mapping[str, int], clus
     _check_sum("CPU", cpus, sum(node.cpus for node in cluster.whole))
 
 
+def _cpus_of(model: ModelDescription) -> float:
+    return 1.0 if model.resources.cpus is None else model.resources.cpus
+
+
 def _spec_of(model: ModelDescription, around: Surroundings, *, has_gpus: bool) -> ReplicaSpec:
-    cpus = 1.0 if model.resources.cpus is None else model.resources.cpus
+    cpus = _cpus_of(model)
     threads = around.cpu_threads or max(1, int(cpus))
     return ReplicaSpec(
         model=model.name,

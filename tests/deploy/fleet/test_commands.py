@@ -9,7 +9,8 @@ import pytest
 
 from common.errors import UserError
 from common.fleet import ReplicaRecord
-from deploy.fleet import scale
+from common.process import bind_port
+from deploy.fleet import client, scale
 from deploy.fleet.apply import fault_of, missing_of
 from deploy.fleet.client import only_fleet, sentence_of
 from deploy.fleet.messages import FleetStatus, GatewayStatus, ModelStatus, ReplicaStatus
@@ -96,4 +97,18 @@ def test_another_ray_is_told_with_both_versions() -> None:
         "machines."
     )
     assert sentence_of("a:1", RuntimeError("no\nmore")) == "Cannot ask the Ray at a:1: no"
+    text = "Token authentication is enabled but no authentication token was found. Ensure\nthat"
+    assert sentence_of("a:1", RuntimeError(text)) == (
+        "Cannot ask the Ray at a:1: set RAY_AUTH_TOKEN_PATH to a file that holds its token."
+    )
     assert sentence_of("a:1", ConnectionError("no")).startswith("Cannot ask the Ray at a:1: it does not run there, or ")
+
+
+def test_where_nobody_listens_it_is_said_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_POLL_S", 0.0)
+    with bind_port("127.0.0.1", 0) as sock:
+        address = f"127.0.0.1:{sock.getsockname()[1]}"
+        client._knock(address)
+    with pytest.raises(ConnectionError):  # Ray itself tries for two minutes
+        client._knock(address)
+    client._knock("local")  # for Ray to judge

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import pytest
 
 from common.errors import UserError
 from deploy.fleet.description import FleetDescription, PlacementDescription, ResourcesDescription
-from deploy.fleet.specs import Cluster, Node, check_room, specs_of
+from deploy.fleet.specs import Cluster, Node, check_room, may_run, specs_of
 from tests.helpers.fleets import AROUND, fleet, model, specs
 
 
@@ -31,6 +32,23 @@ def test_a_replica_reserves_a_gpu_for_each_rank(
 ) -> None:
     description = fleet(model(engine=engine, resources=ResourcesDescription(gpus=gpus)))
     assert specs(description, has_gpus=has_gpus)["m"].num_gpus == reserved
+
+
+@pytest.mark.parametrize(
+    ("asked", "node", "is_possible"),
+    [
+        ({}, Node(address="", cpus=8, gpus=0), False),  # others have GPUs, and a replica takes one
+        ({}, Node(address="", cpus=8, gpus=1), True),
+        ({}, Node(address="", cpus=0, gpus=1), False),
+        ({"resources": ResourcesDescription(cpus=0)}, Node(address="", cpus=0, gpus=1), True),
+        ({"engine": {"device": "cpu"}}, Node(address="", cpus=1, gpus=0), True),
+        ({"placement": PlacementDescription(labels={"zone": "a"})}, Node(address="", cpus=8, gpus=8), False),
+    ],
+)
+def test_a_node_without_what_a_replica_takes_need_not_have_its_model(
+    asked: dict[str, Any], node: Node, is_possible: bool
+) -> None:
+    assert may_run(model(**asked), node, has_gpus=True) is is_possible
 
 
 def test_threads_follow_the_reserved_cpus_or_the_shared_machine() -> None:
