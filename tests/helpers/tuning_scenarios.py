@@ -124,7 +124,7 @@ class FaultyRunner:
     """Seen by the scheduler in the runner's place: some steps find no memory."""
 
     def __init__(self, bench: SimBench, scenario: Scenario) -> None:
-        self._inner = bench.scheduler._runner
+        self._inner = bench.runner
         self._prefills, self._decodes = scenario.prefill_faults, scenario.decode_faults
         self._launches = 0
 
@@ -171,7 +171,7 @@ def played(scenario: Scenario) -> tuple[Observation, Truth]:
         bench = _bench(scenario)
         stamp(bench.clock.now_s)
         faulty = FaultyRunner(bench, scenario)
-        bench.scheduler._runner = faulty  # type: ignore[assignment]
+        bench.scheduler._profiles.launch = faulty.launch
         submit = _client(scenario, bench)
         for line in (scenario.harmless, *scenario.texts.values()):
             reader.take(line)
