@@ -15,6 +15,8 @@ from tests.helpers.processes import until
 from tests.helpers.replica_process import ReplicaProcess
 from tests.helpers.text_models import save_tiny_chat_model
 
+pytestmark = pytest.mark.long
+
 PATH = "/update_weights_from_disk"
 ADMIN = {"authorization": "Bearer admin-key"}
 PROMPTS = [f"{word} world, how many are {n} and {n}?" for n, word in enumerate(("hello", "good", "small", "bad") * 2)]
@@ -72,7 +74,7 @@ async def all_answers(gateway: RunningGateway) -> list[list[int]]:
     return [answer[2] for answer in answers if answer is not None]
 
 
-@pytest.mark.parametrize("abort", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("abort", [False, True])
 async def test_no_answer_is_by_both(gateway: RunningGateway, second_model: Path, abort: bool) -> None:
     by = {OLD: await all_answers(gateway)}
     load = Load(gateway)

@@ -63,6 +63,7 @@ def test_a_refusal_changes_nothing(engine: Engine, tmp_path: Path) -> None:
     assert (ids(again), versions(again)) == (ids(old), versions(old))
 
 
+@pytest.mark.long
 async def test_all_calls_can_be_aborted_instead(engine: Engine, chat_model: Path) -> None:
     running = engine.async_stream(PROMPTS[0], sampling_params=GREEDY | {"max_new_tokens": 3000})
     await anext(running)

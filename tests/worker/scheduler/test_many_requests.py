@@ -20,20 +20,35 @@ from worker.sampling_params import SamplingParams
 from worker.scheduler.constants import MAX_OVERTAKEN
 from worker.scheduler.core import Scheduler
 
-REQUESTS = 10_000  # in each of the ten runs
+REQUESTS = 10_000  # in each of the ten runs, of which some are left to `make test-long`
 ROWS = 64
 URGENT = {"enable_priority_scheduling": True, "retraction_policy": "priority"}
-RUNS: list[tuple[dict[str, Any], bool, int]] = [  # settings, overlap, page size
+RUNS = [  # settings, overlap, page size
     ({"schedule_policy": "fcfs"}, True, 1),
-    ({"schedule_policy": "fcfs", "disable_radix_cache": True, "enable_mixed_chunk": False}, False, 16),
+    pytest.param(
+        {"schedule_policy": "fcfs", "disable_radix_cache": True, "enable_mixed_chunk": False},
+        False,
+        16,
+        marks=pytest.mark.long,
+    ),
     ({"schedule_policy": "lpm"}, True, 4),
-    ({"schedule_policy": "lpm", "radix_eviction_policy": "lfu", "chunked_prefill_size": 64}, False, 1),
+    pytest.param(
+        {"schedule_policy": "lpm", "radix_eviction_policy": "lfu", "chunked_prefill_size": 64},
+        False,
+        1,
+        marks=pytest.mark.long,
+    ),
     ({"schedule_policy": "dfs-weight", "radix_eviction_policy": "slru"}, True, 1),
-    ({"schedule_policy": "lof", "prefill_max_requests": 4}, True, 4),
-    ({"schedule_policy": "random", "chunked_prefill_size": -1, "max_prefill_tokens": 256}, True, 1),
+    pytest.param({"schedule_policy": "lof", "prefill_max_requests": 4}, True, 4, marks=pytest.mark.long),
+    pytest.param(
+        {"schedule_policy": "random", "chunked_prefill_size": -1, "max_prefill_tokens": 256},
+        True,
+        1,
+        marks=pytest.mark.long,
+    ),
     ({"schedule_policy": "priority", "radix_eviction_policy": "priority", **URGENT}, True, 1),
     ({"schedule_policy": "lof", "schedule_low_priority_values_first": True, **URGENT}, False, 4),
-    ({"schedule_policy": "fcfs", "max_queued_requests": 100, **URGENT}, True, 16),
+    pytest.param({"schedule_policy": "fcfs", "max_queued_requests": 100, **URGENT}, True, 16, marks=pytest.mark.long),
 ]
 
 
