@@ -12,6 +12,8 @@ from worker.engine.batch import Int32s, RowAdmission
 from worker.engine.noise import uniform
 from worker.sampling_params import SamplingParams
 
+_LEAST_REPETITION = 1e-6  # a division by less makes logits infinite, and probabilities no numbers
+
 
 @dataclass(slots=True)
 class _Row:
@@ -151,7 +153,7 @@ class SamplingTable:
             counts=torch.stack([c for s in states if (c := s.counts) is not None]),
             frequency=self._column([s.frequency_penalty for s in chosen]),
             presence=self._column([s.presence_penalty for s in chosen]),
-            repetition=self._column([s.repetition_penalty for s in chosen]),
+            repetition=self._column([max(s.repetition_penalty, _LEAST_REPETITION) for s in chosen]),
         )
 
     def _random(self, states: list[_Row]) -> RandomRows | None:

@@ -95,6 +95,15 @@ def test_frequencies_are_those_of_the_definition(name: str) -> None:
     assert (np.abs(share - probs) <= 5 * np.sqrt(probs * (1 - probs) / draws) + 2 / draws).all()
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.01, 1.0])
+def test_the_least_repetition_penalty_leaves_numbers(temperature: float) -> None:
+    params = SamplingParams(temperature=temperature, repetition_penalty=5e-324)
+    logits = torch.linspace(-30, 30, VOCAB)
+    table = SamplingTable(vocab_size=VOCAB, eos_token_ids=(), device=torch.device("cpu"))
+    table.admit([RowAdmission(0, params, 1, (VOCAB - 1, VOCAB - 2))])
+    assert sample_rows(table, logits.unsqueeze(0)) == [VOCAB - 1]
+
+
 def test_rows_of_a_batch_keep_their_own_parameters() -> None:
     logits = torch.randn((len(CASES), VOCAB), generator=torch.Generator().manual_seed(0)) * 2
     together = sample_rows(make_table(*CASES.values()), logits)
