@@ -38,7 +38,7 @@ RUNS = [  # settings, overlap, page size
         1,
         marks=pytest.mark.long,
     ),
-    ({"schedule_policy": "dfs-weight", "radix_eviction_policy": "slru"}, True, 1),
+    pytest.param({"schedule_policy": "dfs-weight", "radix_eviction_policy": "slru"}, True, 1, marks=pytest.mark.long),
     pytest.param({"schedule_policy": "lof", "prefill_max_requests": 4}, True, 4, marks=pytest.mark.long),
     pytest.param(
         {"schedule_policy": "random", "chunked_prefill_size": -1, "max_prefill_tokens": 256},
@@ -46,7 +46,9 @@ RUNS = [  # settings, overlap, page size
         1,
         marks=pytest.mark.long,
     ),
-    ({"schedule_policy": "priority", "radix_eviction_policy": "priority", **URGENT}, True, 1),
+    pytest.param(
+        {"schedule_policy": "priority", "radix_eviction_policy": "priority", **URGENT}, True, 1, marks=pytest.mark.long
+    ),
     ({"schedule_policy": "lof", "schedule_low_priority_values_first": True, **URGENT}, False, 4),
     pytest.param({"schedule_policy": "fcfs", "max_queued_requests": 100, **URGENT}, True, 16, marks=pytest.mark.long),
 ]
