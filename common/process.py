@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import random
 import resource
 import signal
 import socket
@@ -20,6 +22,8 @@ LISTEN_BACKLOG = 2048
 LISTEN_FD_VARIABLE = "LISTEN_FD"  # number of an inherited listening socket
 _PR_SET_PDEATHSIG = 1
 _PARENT_POLL_S = 0.5
+_ANY_PORTS = range(20_000, 30_000)  # below those that Linux gives to outgoing connections
+_ATTEMPTS = 20
 
 
 def bind_port(host: str, port: int) -> socket.socket:
@@ -44,6 +48,17 @@ def bind_port(host: str, port: int) -> socket.socket:
         raise UserError(f"Cannot listen on {host}:{port}: {reason}; choose another --port or --host.") from None
     sock.setblocking(False)
     return sock
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that can be had now, and that no outgoing connection takes before somebody listens on it. Raises
+    UserError."""
+    *some, last = random.sample(_ANY_PORTS, _ATTEMPTS)
+    for port in some:
+        with contextlib.suppress(UserError), bind_port(host, port):
+            return port
+    with bind_port(host, last):
+        return last
 
 
 def listening_fds(env: Mapping[str, str]) -> tuple[int, ...]:

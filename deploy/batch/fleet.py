@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 
 from common.errors import UserError
-from common.process import bind_port
+from common.process import free_port
 
 _POLL_S = 0.5
 _END_S = 60.0
@@ -25,8 +25,7 @@ def own_fleet(arguments: str | None) -> Iterator[str | None]:
     if arguments is None:
         yield None
         return
-    with bind_port("127.0.0.1", 0) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [
         sys.executable,
         "-m",

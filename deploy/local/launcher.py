@@ -6,9 +6,7 @@ gateway; whichever is killed, the others end what is left.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,8 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from common.errors import UserError
-from common.process import bind_port
+from common.process import bind_port, free_port
 from common.settings import validated
 from deploy.fleet.description import FleetDescription, ModelDescription, ReplicaBounds
 from deploy.guard import guarded, remove_all
@@ -33,8 +30,6 @@ from worker.preflight import check_before_loading
 
 _SHORT_TMP = "/tmp"  # Ray puts Unix sockets, whose paths are limited to 107 bytes, some 70 below its directory
 _LONGEST_TMP = 20
-_ANY_PORTS = range(20_000, 30_000)  # below those that Linux gives to outgoing connections
-_ATTEMPTS = 20
 _SHOW_CURSOR = "\x1b[?25h"
 WORKER_COMMAND = [sys.executable, "-P", "-m", "worker"]
 
@@ -92,7 +87,8 @@ def make_plan(fleet: FleetDescription, env: Mapping[str, str], *, worker_command
         source = find_model(model.model)
         check_before_loading(validated(WorkerSettings, {**model.engine, "model_path": source.path}))
     gateway = validated(GatewaySettings, fleet.gateway)
-    port = _port_for(gateway)
+    port = gateway.port or free_port(gateway.host)
+    bind_port(gateway.host, port).close()
     cache = cache_root(env)
     fleets_dir(cache).mkdir(parents=True, exist_ok=True)
     return ServePlan(
@@ -104,17 +100,6 @@ def make_plan(fleet: FleetDescription, env: Mapping[str, str], *, worker_command
         log_dir=str(cache / "logs" / f"port-{port}"),
         fleet_file=str(fleets_dir(cache) / f"port-{port}-{os.getpid()}.json"),
     )
-
-
-def _port_for(gateway: GatewaySettings) -> int:
-    """The gateway's port, free now; where any will do, one that no outgoing connection takes before the gateway does.
-    Raises UserError."""
-    ports = random.sample(_ANY_PORTS, _ATTEMPTS) if gateway.port == 0 else [gateway.port]
-    for port in ports[:-1]:
-        with contextlib.suppress(UserError), bind_port(gateway.host, port):
-            return port
-    with bind_port(gateway.host, ports[-1]):
-        return ports[-1]
 
 
 def _temporary_root() -> str:

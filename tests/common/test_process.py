@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
 from common.errors import UserError
-from common.process import bind_port, url_of
+from common.process import bind_port, free_port, url_of
 from tests.helpers.processes import assert_all_end, is_running
 
 CHILD = """
@@ -65,3 +66,12 @@ def test_a_child_whose_parent_is_already_gone_ends_at_once() -> None:
     assert not psutil.pid_exists(dead.pid)
     done = subprocess.run([sys.executable, "-c", CHILD, str(dead.pid)], capture_output=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (1, b"")
+
+
+def test_a_port_for_later_is_none_of_those_that_outgoing_connections_take() -> None:
+    first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    port = free_port()
+    assert 1024 < port < first_outgoing
+    bind_port("127.0.0.1", port).close()
+    with pytest.raises(UserError, match="is not an address of this machine"):
+        free_port("no such host")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.cluster.conftest import free_port
+from common.process import free_port
 from tests.helpers.ray_cluster import HEAD_ADDRESS, RayCluster, ray_cluster
 
 pytestmark = pytest.mark.ray

@@ -17,10 +17,9 @@ from pathlib import Path
 
 import httpx
 
-from common.process import die_with_parent
+from common.process import die_with_parent, free_port
 from deploy.observe import Places, config_for
 from tests.helpers.processes import wait_until
-from tests.helpers.prometheus import free_port
 
 ROOT = Path(__file__).parents[2]
 CHAT = "/v1/chat/completions"

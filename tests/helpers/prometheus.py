@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from common.process import die_with_parent
+from common.process import die_with_parent, free_port
 from deploy.observe import find
 from tests.helpers.processes import wait_until
 
@@ -35,12 +34,6 @@ def promtool(*arguments: str | Path, stdin: bytes = b"") -> subprocess.Completed
     """Run promtool."""
     command = [need("promtool"), *map(str, arguments)]
     return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(frozen=True)

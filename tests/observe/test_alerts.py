@@ -19,9 +19,10 @@ import httpx
 import pytest
 import yaml
 
+from common.process import free_port
 from tests.helpers.fake_worker import FakeWorker, Received, Reply
 from tests.helpers.observed_fleet import MODEL, Clients, gateway, observed
-from tests.helpers.prometheus import Prometheus, free_port, need, prometheus
+from tests.helpers.prometheus import Prometheus, need, prometheus
 from tests.helpers.replica_process import ReplicaProcess, replica
 from tests.helpers.text_models import save_tiny_chat_model
 

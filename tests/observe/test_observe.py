@@ -13,8 +13,9 @@ import httpx
 import psutil
 import pytest
 
+from common.process import free_port
 from tests.helpers.processes import assert_all_end, wait_until
-from tests.helpers.prometheus import free_port, need
+from tests.helpers.prometheus import need
 
 pytestmark = pytest.mark.observe
 ROOT = Path(__file__).parents[2]

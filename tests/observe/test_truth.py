@@ -13,9 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from common.process import free_port
 from tests.helpers.observed_fleet import CHAT, MODEL, Clients, gateway, observed
 from tests.helpers.panels import panels_without_data
-from tests.helpers.prometheus import Prometheus, free_port, need, prometheus, promtool
+from tests.helpers.prometheus import Prometheus, need, prometheus, promtool
 from tests.helpers.replica_process import ReplicaProcess, replica
 from tests.helpers.text_models import save_tiny_chat_model
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,18 +11,13 @@ from typing import Any
 import httpx
 import pytest
 
+from common.process import free_port
 from tests.helpers.processes import wait_until
 from tests.helpers.ray_cluster import RayCluster, ray_cluster
 from tests.helpers.steady_load import SteadyLoad
 
 RATE = 5.0
 RECOVERY_LIMIT_S = 120.0
-
-
-def free_port() -> int:
-    """A port that nobody listens on just now."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 class ClusterFleet:

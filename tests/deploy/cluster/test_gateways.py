@@ -13,7 +13,8 @@ import httpx
 import psutil
 import pytest
 
-from tests.deploy.cluster.conftest import ClusterFleet, free_port, measured, ready_fleet
+from common.process import free_port
+from tests.deploy.cluster.conftest import ClusterFleet, measured, ready_fleet
 from tests.helpers.processes import assert_all_end, wait_until
 
 pytestmark = [pytest.mark.ray_cluster, pytest.mark.timeout(900)]
