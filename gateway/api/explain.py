@@ -10,11 +10,10 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from gateway.api.answers import fault
+from gateway.api.bodies import body_of
 from gateway.fleet.registry import Registry
 from gateway.fleet.worker import WorkerStatus, WorkerView
 from gateway.kv_events.preparer import Preparer
-from gateway.proxy.asgi import BodyTooLarge, read_body
-from gateway.proxy.endpoints import too_large
 from gateway.routing.extract import BodyFault, extract
 from gateway.routing.keys import routing_headers
 from gateway.routing.policy import Offer, RouteRequest
@@ -36,15 +35,13 @@ def explain_routes(
     @routes.post("/route/explain")
     async def explain(request: Request) -> Response:
         headers = request.headers.raw
+        body = await body_of(request, max_body_bytes)
         try:
-            body = await read_body(headers, request.receive, max_body_bytes)
             asked = extract(body, *routing_headers(headers))
             asked = msgspec.structs.replace(asked, model=aliases.get(asked.model or "", asked.model))
             if preparer is not None:
                 asked = await preparer.with_tokens(body, asked)
             offers = router.explain(asked)
-        except BodyTooLarge:
-            return fault(413, too_large(max_body_bytes))
         except BodyFault as error:
             return fault(400, str(error))
         except RouteFault as error:

@@ -13,13 +13,12 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from gateway.api.answers import fault, field_of
+from gateway.api.answers import fault
+from gateway.api.bodies import body_of, decoded
 from gateway.fleet.control import WorkerControl
 from gateway.fleet.registry import Registry, Snapshot
 from gateway.fleet.worker import NO_LIFE, LoadReport, WorkerView
 from gateway.proxy.aborts import Aborts
-from gateway.proxy.asgi import BodyTooLarge, read_body
-from gateway.proxy.endpoints import too_large
 from gateway.proxy.fetch import Fetcher, FetchError
 from gateway.proxy.http1 import Headers
 
@@ -145,13 +144,8 @@ def fan_out_routes(control: WorkerControl, fan_out: FanOut, aborts: Aborts, *, m
 
     @router.post("/abort_request")
     async def abort_request(request: Request) -> Response:
-        try:
-            body = await read_body(request.headers.raw, request.receive, max_body_bytes)
-            asked = msgspec.json.decode(body, type=Abort)
-        except BodyTooLarge:
-            return fault(413, too_large(max_body_bytes))
-        except msgspec.MsgspecError as error:
-            return fault(400, f"{error}.", param=field_of(str(error)))
+        body = await body_of(request, max_body_bytes)
+        asked = decoded(body, Abort)
         if asked.rid is None and not asked.abort_all:
             return fault(400, "Give the rid of the request to abort, or abort_all: true.", param="rid")
         meant = aborts.all() if asked.rid is None or asked.abort_all else aborts.find(asked.rid)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from gateway.api.answers import fault
+from gateway.api.bodies import body_of
 from gateway.api.fleet_wide import FanOut, summary
-from gateway.proxy.asgi import BodyTooLarge, read_body
-from gateway.proxy.endpoints import too_large
 
 TIMEOUT_S = 600.0  # a long record takes minutes to write
 
@@ -19,10 +17,7 @@ def profile_routes(fan_out: FanOut, *, max_body_bytes: int) -> APIRouter:
     @router.post("/start_profile")
     @router.post("/stop_profile")
     async def profile(request: Request) -> Response:
-        try:
-            body = await read_body(request.headers.raw, request.receive, max_body_bytes)
-        except BodyTooLarge:
-            return fault(413, too_large(max_body_bytes))
+        body = await body_of(request, max_body_bytes)
         path: str = request.scope["route"].path
         workers, headers = fan_out.workers(), request.headers.raw
         return summary(await fan_out.post_to(workers, path, headers, body, timeout_s=TIMEOUT_S))

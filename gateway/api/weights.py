@@ -8,11 +8,10 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from gateway.api.answers import fault, field_of
+from gateway.api.answers import fault
+from gateway.api.bodies import body_of, decoded
 from gateway.api.fleet_wide import FanOut, Outcome, summary
 from gateway.fleet.control import WorkerControl
-from gateway.proxy.asgi import BodyTooLarge, read_body
-from gateway.proxy.endpoints import too_large
 
 TIMEOUT_S = 3600.0  # the weights are read, and what has begun ends first
 
@@ -38,13 +37,8 @@ def weight_routes(
 
     @router.post("/update_weights_from_disk")
     async def update_weights(request: Request) -> Response:
-        try:
-            body = await read_body(request.headers.raw, request.receive, max_body_bytes)
-            asked = msgspec.json.decode(body, type=_Update)
-        except BodyTooLarge:
-            return fault(413, too_large(max_body_bytes))
-        except msgspec.MsgspecError as error:
-            return fault(400, f"{error}.", param=field_of(str(error)))
+        body = await body_of(request, max_body_bytes)
+        asked = decoded(body, _Update)
         workers = fan_out.workers()
         models = {worker.model for worker in workers if worker.model}
         if asked.model is None and len(models) > 1:

@@ -6,12 +6,12 @@ import dataclasses
 from typing import Annotated, Any
 from urllib.parse import quote
 
-import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from common.errors import HttpFault
-from gateway.api.answers import fault, field_of
+from gateway.api.answers import fault
+from gateway.api.bodies import decoded
 from gateway.fleet.control import NewWorker, WorkerControl
 from gateway.fleet.registry import Registry
 from gateway.fleet.worker import WorkerView
@@ -60,11 +60,9 @@ def worker_routes(registry: Registry, control: WorkerControl) -> APIRouter:
     async def add_worker(request: Request) -> Response:
         try:
             raw = await read_body(request.headers.raw, request.receive, _MAX_BODY_BYTES)
-            return accepted(control.add(msgspec.json.decode(raw, type=NewWorker)))
         except BodyTooLarge:
             return fault(413, f"The body is larger than {_MAX_BODY_BYTES} bytes.")
-        except msgspec.MsgspecError as error:
-            return fault(400, f"{error}.", param=field_of(str(error)))
+        return accepted(control.add(decoded(raw, NewWorker)))
 
     @router.delete("/workers", status_code=202)
     async def remove_worker(url: Annotated[str, Query()], force: bool = False) -> Response:
