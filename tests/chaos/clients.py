@@ -27,7 +27,7 @@ class Tally:
     asked: int = 0
     right: int = 0
     left: int = 0
-    cut: int = 0  # bodies without streaming that ended early, and can be told to have
+    cut: int = 0  # bodies without streaming that ended early, and can be told to have: 502, or 504 if their worker hung
     statuses: Counter[int] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     worst_s: float = 0.0
@@ -81,7 +81,6 @@ async def _answer(port: int, question: str, stream: bool, leaves: bool, tally: T
             if stream:
                 return "the stream was cut"
             tally.cut += 1
-            tally.statuses[502] += 1
             return ""
         if status != 200:
             return _judge_refusal(status, body, tally)
