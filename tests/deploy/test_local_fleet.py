@@ -119,7 +119,9 @@ def test_no_prompt_or_secret_shows_in_the_process_list(served_fleet: ServedFleet
     assert not served_fleet.tree().with_command(token)
 
 
-@pytest.mark.parametrize("victim", ["frontend", "scheduler", "actor"])
+@pytest.mark.parametrize(
+    "victim", ["scheduler", *(pytest.param(other, marks=pytest.mark.ray_cluster) for other in ("frontend", "actor"))]
+)
 def test_a_killed_process_ends_its_streams_and_a_new_replica_serves(served_fleet: ServedFleet, victim: str) -> None:
     before = served_fleet.status()
     killed = before[0]["status"]["record"]
@@ -229,7 +231,9 @@ def test_nothing_outlives_the_death_of_what_holds_it_together(
         fleet.kill()
 
 
-@pytest.mark.parametrize(("behaviour", "code"), [("refuse", 2), ("crash", 1)])
+@pytest.mark.parametrize(
+    ("behaviour", "code"), [pytest.param("refuse", 2, marks=pytest.mark.ray_cluster), ("crash", 1)]
+)
 def test_a_replica_that_cannot_start_ends_the_start(
     behaviour: str, code: int, tmp_path: Path, tiny_chat_model: Path
 ) -> None:

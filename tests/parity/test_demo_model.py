@@ -19,11 +19,12 @@ NUM_TOKENS = 64
 pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
-def prompts(demo_model_dir: Path) -> list[list[int]]:
+@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.long, id="all"), pytest.param(4, id="some")])
+def prompts(request: pytest.FixtureRequest, demo_model_dir: Path) -> list[list[int]]:
+    """All, or every fourth."""
     from transformers import AutoTokenizer
 
-    return prompt_ids(AutoTokenizer.from_pretrained(demo_model_dir))
+    return prompt_ids(AutoTokenizer.from_pretrained(demo_model_dir))[:: request.param]
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +69,9 @@ def test_together_then_from_cache_then_after_a_flush(
     assert again == [len(prompt) - 1 for prompt in prompts]
 
     engine.flush()
+    fewer = len(prompts) // 4
     before = set(engine.cached_tokens)
-    check(expected, engine.run(prompts[:8], NUM_TOKENS)[:8] + engine.run(prompts[8:], NUM_TOKENS))
+    check(expected, engine.run(prompts[:fewer], NUM_TOKENS) + engine.run(prompts[fewer:], NUM_TOKENS))
     assert engine.cached_tokens[next(rid for rid in engine.cached_tokens if rid not in before)] == 0
 
 
