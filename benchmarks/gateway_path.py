@@ -1,12 +1,13 @@
 """What the gateway's data path costs: CPU of the router process per request and per streamed chunk.
 
-    python -m benchmarks.gateway_path [--peer] [--rounds 3]
+    python -m benchmarks.gateway_path [--peer] [--rounds 10]
 
 Phases: one request at a time (p50); 32 keep-alive connections with 450-byte bodies; 200 streams of 100 events. Workers
-are simulated, and share the machine with router and client, so compare within one run only: the routers take turns, and
-the printed ratios are medians over the rounds' ratios. All choose by cache_aware but canopy-rr, which goes round robin
-and so shows what the choice costs. `--peer` adds sglang-router 0.3.2 with its request log off, from a virtual
-environment of its own under .cache/ (made on first use).
+are simulated, and share the machine with router and client, so compare within one run only. All routers are up for the
+whole run, in front of the same workers, and take short turns: where a machine changes its speed, or puts processes on
+other cores, it does so to each of them. The printed ratios are medians over the rounds' ratios. All choose by
+cache_aware but canopy-rr, which goes round robin and so shows what the choice costs. `--peer` adds sglang-router 0.3.2
+with its request log off, from a virtual environment of its own under .cache/ (made on first use).
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ PEER = "sglang-router"
 PEER_VERSION = "0.3.2"
 START_TIMEOUT_S = 60.0
 
+Router = tuple[psutil.Process, int]  # and its port
+
 
 @dataclass(frozen=True)
 class Figures:
@@ -60,22 +63,35 @@ def main() -> int:
     if args.peer:
         install_peer()
     print(f"{platform.machine()}, {psutil.cpu_count()} cores, Python {platform.python_version()}", flush=True)
-    rounds: list[dict[str, Figures]] = []
-    for number in range(args.rounds):
-        figures: dict[str, Figures] = {}
-        for name in names[number % len(names) :] + names[: number % len(names)]:
-            with workers(args) as urls, router(name, urls) as (process, port):
-                figures[name] = measure(process, port, args)
-            print(f"round {number + 1} {name:14s} {line(figures[name])}", flush=True)
-        rounds.append(figures)
+    with contextlib.ExitStack() as stack:
+        urls = stack.enter_context(workers(args))
+        routers = {name: stack.enter_context(router(name, urls)) for name in names}
+        for _, port in routers.values():
+            warm_up(port)
+        rounds = [one_round(number, routers, args) for number in range(args.rounds)]
     report(names, rounds)
     return 0
+
+
+def one_round(number: int, routers: dict[str, Router], args: argparse.Namespace) -> dict[str, Figures]:
+    """A turn for each, another one first each time."""
+    names = list(routers)
+    figures: dict[str, Figures] = {}
+    for name in names[number % len(names) :] + names[: number % len(names)]:
+        figures[name] = measure(*routers[name], args)
+        print(f"round {number + 1} {name:14s} {line(figures[name])}", flush=True)
+    return figures
+
+
+def warm_up(port: int) -> None:
+    """Connections to the workers, and the interpreter's specialised code."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run(port, connections=32, requests=2000, stream=False))
 
 
 def measure(process: psutil.Process, port: int, args: argparse.Namespace) -> Figures:
     """All phases against one running router."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run(port, connections=32, requests=1000, stream=False))  # warm-up
         solo = runner.run(run(port, connections=1, requests=args.solo, stream=False))
         before_s = cpu_s(process)
         many = runner.run(run(port, connections=32, requests=args.requests, stream=False))
@@ -116,7 +132,7 @@ def workers(args: argparse.Namespace) -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
-def router(name: str, urls: Sequence[str]) -> Iterator[tuple[psutil.Process, int]]:
+def router(name: str, urls: Sequence[str]) -> Iterator[Router]:
     """A router in front of the workers, ready: its process and port."""
     with socket.socket() as first, socket.socket() as second:
         for probe in (first, second):
@@ -205,9 +221,9 @@ def line(figures: Figures) -> str:
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", action="store_true", help=f"beside {PEER} {PEER_VERSION}")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--solo", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--requests", type=int, default=4_000)
+    parser.add_argument("--solo", type=int, default=300)
     parser.add_argument("--streams", type=int, default=200)
     parser.add_argument("--chunks", type=int, default=100)
     parser.add_argument("--interval-s", type=float, default=0.02, help="between two chunks of a stream")

@@ -232,6 +232,7 @@ def data_path(args: argparse.Namespace) -> None:
     print("\ndata path")
     for router in map(routers.named, args.routers):
         with gateway_path.workers(phases) as urls, routers.running(router, urls) as (process, port):
+            gateway_path.warm_up(port)
             print(f"{router.name:20s} {gateway_path.line(gateway_path.measure(process, port, phases))}", flush=True)
 
 
