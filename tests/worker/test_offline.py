@@ -75,6 +75,17 @@ def test_parameters_for_each_prompt_and_copies(engine: Engine) -> None:
     assert [answer["output_ids"] for answer in again] == [answer["output_ids"] for answer in first]
 
 
+def test_ids_prompts_and_salts_are_the_callers(engine: Engine, tokenizer: Tokenizer) -> None:
+    prompt = "a prompt that nobody else here has, long enough to be cached " * 3
+    fields: dict[str, Any] = {"sampling_params": {"max_new_tokens": 1}, "rid": "mine"}
+    answer = one(engine.generate(prompt, **fields, cache_salt="one", return_prompt_token_ids=True))
+    assert answer["meta_info"]["id"] == "mine" and answer["prompt_token_ids"] == tokenizer.encode(prompt)
+    assert one(engine.generate(prompt, **fields, cache_salt="two"))["meta_info"]["cached_tokens"] == 0
+    again = many(engine.generate([prompt, "b"], **fields, extra_key="one"))
+    assert [each["meta_info"]["id"] for each in again] == ["mine_0", "mine_1"]
+    assert again[0]["meta_info"]["cached_tokens"] > 0
+
+
 def test_copies_of_a_prompt_compute_it_once(engine: Engine) -> None:
     """In chunks of 128, with places for three at a time."""
     prompt = [5 + number * number % 250 for number in range(500)]

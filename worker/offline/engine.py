@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from common.errors import UserError
 from common.settings import validated
 from worker.config import WorkerSettings
-from worker.ipc.messages import CallReply, GenerateRequest
+from worker.ipc.messages import CallReply, GenerateRequest, UpdateWeights
 from worker.models.paths import cache_root, resolve_model_path
 from worker.offline.driver import Call, Driver, Object
 from worker.preflight import check_before_loading
@@ -25,9 +25,9 @@ from worker.server.embedding_schemas import EncodeBody
 from worker.server.errors import RequestFault, from_validation
 from worker.server.limits import PromptLimits
 from worker.server.native_batch import NativeBatch, NativeObjects
-from worker.server.prompts import Ask
+from worker.server.prompts import Ask, sequence_ids
 from worker.server.sampling import SamplingRules
-from worker.server.schemas import GenerateBody
+from worker.server.schemas import GenerateBody, NativePrompts
 from worker.server.service import ModelFiles
 from worker.server.vectors import asks_for, check_dimensions, native_objects
 
@@ -185,7 +185,12 @@ class Engine:
         emptied. Calls under way end by the old ones first, for `drain_timeout_s` at most, or are aborted; others wait.
         Raises RequestFault, with nothing changed, if that cannot be."""
         answer = self._driver.update_weights(
-            model_path, weight_version=weight_version, abort_all=abort_all_requests, drain_timeout_s=drain_timeout_s
+            UpdateWeights(
+                model_path=model_path,
+                weight_version=weight_version,
+                abort_all=abort_all_requests,
+                drain_timeout_s=drain_timeout_s,
+            )
         )
         if isinstance(answer, CallReply):
             raise RequestFault(answer.status, answer.message, param=answer.param)
@@ -204,8 +209,9 @@ class Engine:
         batch = NativeBatch.of(body)
         asks, n = batch.asks(body, self._encoded(batch), self._rules)
         bytes_of = self._files.tokenizer.token_bytes if body.return_text_in_logprobs else None
-        answers = self._answers(asks, body.priority)
-        return _Prepared(answers, NativeObjects(bytes_of), batch.single and n == 1)
+        answers = self._answers(asks, body, batch.rids(body, n))
+        objects = NativeObjects(bytes_of, prompt_ids=bool(body.return_prompt_token_ids))
+        return _Prepared(answers, objects, batch.single and n == 1)
 
     def _prepared_texts(self, fields: dict[str, Any]) -> _PreparedTexts:
         """The same for embeddings."""
@@ -215,20 +221,29 @@ class Engine:
         check_dimensions(body.dimensions, self._driver.ready)
         batch = NativeBatch.of(body)
         asks = asks_for(self._encoded(batch), batch.param, single=batch.single)
-        return _PreparedTexts(self._answers(asks, body.priority), body.dimensions, batch.single)
+        return _PreparedTexts(self._answers(asks, body, batch.rids(body, 1)), body.dimensions, batch.single)
 
     def _encoded(self, batch: NativeBatch) -> list[list[int]]:
         encode = self._files.tokenizer.encode
         return [encode(prompt) if isinstance(prompt, str) else prompt for prompt in batch.prompts]
 
-    def _answers(self, asks: Sequence[Ask], priority: int | None) -> list[Answer]:
+    def _answers(self, asks: Sequence[Ask], body: NativePrompts, names: Sequence[str] | None) -> list[Answer]:
+        """`names`: the caller's ids for them; the scheduler knows them by ours."""
+        if names is None and isinstance(body.rid, str):
+            names = sequence_ids(body.rid, len(asks))
         answers = []
         for index, ask in enumerate(asks):
-            input_ids = self._limits.fit(ask.input_ids, ask.sampling, ask.param, ask.length_param)
             rid = str(next(self._rids))
-            request = GenerateRequest(rid=rid, input_ids=input_ids, sampling=ask.sampling, priority=priority)
+            request = GenerateRequest(
+                rid=rid,
+                input_ids=self._limits.fit(ask.input_ids, ask.sampling, ask.param, ask.length_param),
+                sampling=ask.sampling,
+                priority=body.priority,
+                extra_key=body.extra_key or body.cache_salt,
+            )
             pipeline = self._files.tokenizer.pipeline(ask.sampling)
-            answers.append(Answer(rid, request, index, pipeline, self._driver.now_s(), self._driver.weights))
+            name = rid if names is None else names[index]
+            answers.append(Answer(name, request, index, pipeline, self._driver.now_s(), self._driver.weights))
         return answers
 
     async def _wait_for(self, answers: list[Answer]) -> None:

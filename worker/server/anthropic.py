@@ -15,13 +15,14 @@ from worker.server.anthropic_schemas import (
     AnthropicToolChoice,
     CountTokensBody,
     MessagesBody,
+    OutputConfig,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
 )
 from worker.server.chat import ChatReader, begin, chat_of, encode_request
-from worker.server.errors import RequestFault
+from worker.server.errors import RequestFault, named_as
 from worker.server.http import JsonAnswer, named_event, read_body
 from worker.server.parsers.base import CallArguments, CallStart, Content, Part, Reasoning
 from worker.server.prompts import new_id
@@ -30,6 +31,12 @@ from worker.server.schemas import ChatRequest
 from worker.server.service import Service
 
 _FAILED = "The tool failed: "
+_NAMES = {
+    r"tools\[(\d+)\]\.function\.parameters": r"tools[\1].input_schema",
+    r"tools\[(\d+)\]\.function": r"tools[\1]",
+    r"response_format(\.json_schema)?": "output_config.format",
+    r"reasoning_effort": "output_config.effort",
+}
 
 
 async def messages(service: Service, request: Request) -> Response:
@@ -37,12 +44,13 @@ async def messages(service: Service, request: Request) -> Response:
     serving = service.admit()
     body = await read_body(request, MessagesBody, service.settings.max_body_bytes)
     service.check_model(body.model)
-    chat = await begin(serving, chat_request(body), new_id("msg_"))
-    (reader,) = chat.readers
-    writer = MessageEvents(reader, chat.generation.id, service.settings.model_name)
-    if body.stream:
-        return await stream_reply(request, chat.generation, writer, fault_event=error_event)
-    await whole_reply(request, chat.generation)
+    with named_as(_NAMES):
+        chat = await begin(serving, chat_request(body), new_id("msg_"))
+        (reader,) = chat.readers
+        writer = MessageEvents(reader, chat.generation.id, service.settings.model_name)
+        if body.stream:
+            return await stream_reply(request, chat.generation, writer, fault_event=error_event)
+        await whole_reply(request, chat.generation)
     reader.read()
     return JsonAnswer(writer.head() | {"content": _blocks(reader), **_stop(reader), "usage": _usage(reader.answer)})
 
@@ -52,7 +60,8 @@ async def count_tokens(service: Service, request: Request) -> Response:
     serving = service.admit()
     body = await read_body(request, CountTokensBody, service.settings.max_body_bytes)
     service.check_model(body.model)
-    input_ids, _ = await encode_request(serving, chat_request(body))
+    with named_as(_NAMES):
+        input_ids, _ = await encode_request(serving, chat_request(body))
     return JsonAnswer({"input_tokens": len(input_ids)})
 
 
@@ -68,6 +77,8 @@ def chat_request(body: CountTokensBody) -> ChatRequest:
     }
     if body.thinking is not None:
         fields["chat_template_kwargs"] = {"enable_thinking": body.thinking.type != "disabled"}
+    if body.output_config is not None:
+        fields |= _output_fields(body.output_config)
     if body.tools:
         fields["tools"] = [
             {
@@ -83,6 +94,14 @@ def chat_request(body: CountTokensBody) -> ChatRequest:
         names = ("max_tokens", "stream", "temperature", "top_p", "top_k", "priority")
         fields |= {name: getattr(body, name) for name in names} | {"stop": body.stop_sequences}
     return chat_of(fields)
+
+
+def _output_fields(config: OutputConfig) -> dict[str, Any]:
+    fields: dict[str, Any] = {"reasoning_effort": config.effort}
+    if config.format is not None:
+        schema = {"name": "output", "schema": config.format.schema_}
+        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return fields
 
 
 def _choice(choice: AnthropicToolChoice) -> Any:

@@ -97,6 +97,20 @@ class ThinkingWish(Body):
     type: Literal["enabled", "disabled", "adaptive"]
 
 
+class OutputFormat(Body):
+    """What the answer's text must match."""
+
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any] | bool, Field(alias="schema")]
+
+
+class OutputConfig(Body):
+    """The form of the answer, and how much to reason for it."""
+
+    effort: Annotated[str, Field(max_length=32)] | None = None
+    format: OutputFormat | None = None
+
+
 class CountTokensBody(Body):
     """POST /v1/messages/count_tokens, and what it shares with /v1/messages."""
 
@@ -106,6 +120,8 @@ class CountTokensBody(Body):
     tools: Annotated[list[AnthropicTool] | None, Field(max_length=MAX_TOOLS)] = None
     tool_choice: AnthropicToolChoice | None = None
     thinking: ThinkingWish | None = None
+    output_config: OutputConfig | None = None
+    output_format: Unbuilt = None  # its name while it was new
     mcp_servers: Unbuilt = None
     container: Unbuilt = None
 

@@ -19,6 +19,7 @@ from worker.server.parsers.base import (
     CallArguments,
     CallStart,
     Content,
+    FirstCallOnly,
     OutputParser,
     Part,
     Reasoning,
@@ -31,6 +32,7 @@ from worker.server.sampling import copies
 from worker.server.schemas import ChatRequest
 from worker.server.service import Serving
 from worker.server.streams import Generation
+from worker.server.tokenizer import TextCodec
 from worker.server.tools import ToolUse
 
 _TAIL_TOKENS = 16  # of a prompt: enough to see whether it ends in an opening mark
@@ -77,6 +79,11 @@ class ChatReader:
     def reasoning(self) -> str:
         """All reasoning so far."""
         return "".join(self._texts[Reasoning])
+
+    def reasoning_tokens(self, tokenizer: TextCodec) -> int:
+        """How many tokens the reasoning has, written anew: its marks count as none."""
+        reasoning = self.reasoning
+        return len(tokenizer.encode(reasoning, add_special_tokens=False)) if reasoning else 0
 
     @property
     def finish_reason(self) -> str:
@@ -173,7 +180,8 @@ async def begin(serving: Serving, body: ChatRequest, group_id: str) -> Chat:
     def parser() -> OutputParser:
         if use.forced is not None:
             return use.forced_parser(families, reasoning=reasoning, inside=inside)
-        return families.parser(calls=bool(use.tools), reasoning=reasoning, inside=inside)
+        found = families.parser(calls=bool(use.tools), reasoning=reasoning, inside=inside)
+        return found if use.parallel else FirstCallOnly(found)
 
     length_param = next((name for name in _LENGTHS if getattr(body, name) is not None), None)
     generation = start(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -13,6 +14,21 @@ from common.errors import HttpFault
 
 class RequestFault(HttpFault):
     """A request that this replica cannot serve."""
+
+
+@contextmanager
+def named_as(names: Mapping[str, str]) -> Iterator[None]:
+    """Faults of a chat name the fields of the API that the chat was translated from. `names`: regular expressions for
+    the beginning of a chat's field, and what it is called there."""
+    try:
+        yield
+    except RequestFault as fault:
+        for theirs, ours in names.items():
+            param, found = re.subn(f"^{theirs}", ours, fault.param or "")
+            if found:
+                message = re.sub(f"^{re.escape(fault.param or '')}\\b", param, fault.message)
+                raise RequestFault(fault.status, message, param=param, code=fault.code) from None
+        raise
 
 
 def from_validation(error: ValidationError) -> RequestFault:

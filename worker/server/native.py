@@ -35,6 +35,7 @@ async def generate(service: Service, request: Request) -> Response:
     objects = NativeObjects(
         serving.tokenizer.tokenizer.token_bytes if body.return_text_in_logprobs else None,
         new_only=bool(body.stream) and settings.incremental_streaming_output,
+        prompt_ids=bool(body.return_prompt_token_ids),
     )
     if body.stream:
         return await stream_reply(request, generation, NativeChunks(single, objects, service.now_s))

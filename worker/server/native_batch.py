@@ -105,10 +105,12 @@ class NativeBatch:
 @dataclass(frozen=True, slots=True)
 class NativeObjects:
     """Makes SGLang's answer objects: text, where texts are made, ids and meta_info. `bytes_of`: texts go into lists of
-    log-probabilities; `new_only`: an object holds what nobody has read yet, instead of all so far."""
+    log-probabilities; `new_only`: an object holds what nobody has read yet, instead of all so far; `prompt_ids`: it
+    holds the prompt's token ids too."""
 
     bytes_of: TokenBytes | None = None
     new_only: bool = False
+    prompt_ids: bool = False
 
     def of(self, answer: Answer, now_s: float) -> dict[str, object]:
         """Reads the answer."""
@@ -119,8 +121,9 @@ class NativeObjects:
         meta_info = answer.meta_info(now_s)
         if answer.request.sampling.logprobs is not None:
             meta_info |= self._logprobs(answer, answer.request.sampling.logprobs, scored_tokens(ids, scores), new.first)
-        texts = {"text": text} if answer.pipeline.makes_text else {}
-        return texts | {"output_ids": ids, "meta_info": meta_info}
+        content: dict[str, object] = {"text": text} if answer.pipeline.makes_text else {}
+        content |= {"output_ids": ids, "meta_info": meta_info}
+        return content | ({"prompt_token_ids": answer.request.input_ids} if self.prompt_ids else {})
 
     def _logprobs(
         self, answer: Answer, asked: LogprobsAsked, output: Sequence[ScoredToken], first: bool

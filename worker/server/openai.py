@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from fastapi import Request, Response
@@ -24,6 +26,7 @@ from worker.server.openai_chunks import (
     chat_finish_fields,
     chat_message,
     chat_scored,
+    chat_usage,
     finish_fields,
     usage,
 )
@@ -43,22 +46,28 @@ async def completions(service: Service, request: Request) -> Response:
     service.check_model(body.model)
     sampling = serving.rules.for_completion(body)
     single = len(body.prompt) == 1
+    made = body.num_made
     asks = [
         ask
         for i, input_ids in enumerate(await encode(serving, body.prompt, "prompt"))
-        for ask in _asks(body, input_ids, sampling, "prompt" if single else f"prompt[{i}]")
+        for ask in _asks(body, input_ids, copies(sampling, made), "prompt" if single else f"prompt[{i}]")
     ]
     if len(asks) > MAX_PROMPTS:
-        raise RequestFault(400, f"{len(body.prompt)} prompts with n={body.n} make more than {MAX_PROMPTS}.", param="n")
+        param = "best_of" if made > body.num_kept else "n"
+        text = f"{len(body.prompt)} prompts with {param}={made} make more than {MAX_PROMPTS}."
+        raise RequestFault(400, text, param=param)
     header = _header(service, body, "cmpl-", "text_completion")
     generation = _start(serving, body, asks, header)
-    texts = CompletionTexts(serving.tokenizer.tokenizer, generation.answers, _echoes(serving, body, generation.answers))
+    answers = generation.answers
+    echoes = _echoes(serving, body, answers)
+    texts = CompletionTexts(serving.tokenizer.tokenizer, answers, echoes, scored=body.logprobs is not None)
     if body.stream:
-        chunks = CompletionChunks(header, generation.answers, body.n or 1, _usage_wanted(service, body), texts)
+        chunks = CompletionChunks(header, answers, made, _usage_wanted(service, body), texts)
         return await stream_reply(request, generation, chunks)
     await whole_reply(request, generation)
-    choices = [{"index": answer.index, **texts.read(answer), **finish_fields(answer)} for answer in generation.answers]
-    return _whole(service, header, choices, generation.answers, body)
+    kept = answers if made == body.num_kept else _best(answers, body.num_kept, made)
+    choices = [{"index": i, **texts.read(answer), **finish_fields(answer)} for i, answer in enumerate(kept)]
+    return JsonAnswer(header.fields(choices) | {"usage": usage(answers, made, service.settings.enable_cache_report)})
 
 
 async def chat_completions(service: Service, request: Request) -> Response:
@@ -74,7 +83,8 @@ async def chat_completions(service: Service, request: Request) -> Response:
         return await stream_reply(request, chat.generation, chunks)
     await whole_reply(request, chat.generation)
     choices = [_choice(reader, tokenizer) for reader in chat.readers]
-    return _whole(service, header, choices, chat.generation.answers, body)
+    counts = chat_usage(chat.readers, tokenizer, service.settings.enable_cache_report)
+    return JsonAnswer(header.fields(choices) | {"usage": counts})
 
 
 def _choice(reader: ChatReader, tokenizer: TextCodec) -> dict[str, Any]:
@@ -87,9 +97,19 @@ def _choice(reader: ChatReader, tokenizer: TextCodec) -> dict[str, Any]:
     }
 
 
-def _asks(body: OpenAIFields, input_ids: list[int], sampling: SamplingParams, param: str) -> list[Ask]:
+def _asks(body: OpenAIFields, input_ids: list[int], wanted: Sequence[SamplingParams], param: str) -> list[Ask]:
     length_param = "max_tokens" if body.max_tokens is not None else None
-    return [Ask(input_ids, one, param, length_param=length_param) for one in copies(sampling, body.n or 1)]
+    return [Ask(input_ids, one, param, length_param=length_param) for one in wanted]
+
+
+def _best(answers: Sequence[Answer], num_kept: int, num_made: int) -> list[Answer]:
+    """Of the answers to each prompt those whose tokens are the likeliest on average, the best first, as OpenAI says."""
+
+    def likelihood(answer: Answer) -> float:
+        return fmean(score.logprob for score in answer.scores) if answer.scores else -math.inf
+
+    groups = (answers[start : start + num_made] for start in range(0, len(answers), num_made))
+    return [answer for group in groups for answer in sorted(group, key=likelihood, reverse=True)[:num_kept]]
 
 
 def _start(serving: Serving, body: OpenAIFields, asks: Sequence[Ask], header: Header) -> Generation:
@@ -120,17 +140,10 @@ def _echoes(serving: Serving, body: CompletionRequest, answers: Sequence[Answer]
         return None
     echoes = []
     for answer in answers:
-        given = body.prompt[answer.index // (body.n or 1)]
+        given = body.prompt[answer.index // body.num_made]
         cut = serving.limits.auto_truncate and answer.prompt_tokens >= serving.ready.max_req_input_len
         if isinstance(given, str) and not cut:
             echoes.append(given)
         else:
             echoes.append(serving.tokenizer.tokenizer.decode(answer.request.input_ids))
     return echoes
-
-
-def _whole(
-    service: Service, header: Header, choices: list[dict[str, Any]], answers: Sequence[Answer], body: OpenAIFields
-) -> Response:
-    counts = usage(answers, body.n or 1, service.settings.enable_cache_report)
-    return JsonAnswer(header.fields(choices) | {"usage": counts})

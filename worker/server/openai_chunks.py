@@ -84,10 +84,13 @@ def chat_scored(answer: Answer, chunk: Chunk) -> list[ScoredToken]:
 
 class CompletionTexts:
     """What the choices of a completion say, piece by piece. `echoes`: the prompts' texts, one for each answer, if they
-    shall stand before the answers."""
+    shall stand before the answers; `scored`: the client asked for log-probabilities."""
 
-    def __init__(self, tokenizer: TextCodec, answers: Sequence[Answer], echoes: Sequence[str] | None) -> None:
+    def __init__(
+        self, tokenizer: TextCodec, answers: Sequence[Answer], echoes: Sequence[str] | None, *, scored: bool
+    ) -> None:
         self._echoes = echoes
+        self._scored = scored
         shown = partial(tokenizer.token_bytes, specials=False)
         self._logprobs = [CompletionLogprobs(tokenizer.token_bytes, shown) for _ in answers]
 
@@ -95,11 +98,11 @@ class CompletionTexts:
         """The fields of a choice since it was last read: text, token ids where no texts are made, log-probabilities."""
         chunk = answer.read()
         text, logprobs = chunk.text, None
-        tokens = scored_tokens(chunk.token_ids, chunk.scores) if answer.request.sampling.logprobs is not None else []
+        tokens = scored_tokens(chunk.token_ids, chunk.scores) if self._scored else []
         if chunk.first and self._echoes is not None:
             text = self._echoes[answer.index] + text
             tokens = scored_prompt(answer.request.input_ids, answer.prompt_scores) + tokens
-        if answer.request.sampling.logprobs is not None:
+        if self._scored:
             logprobs = self._logprobs[answer.index].of(tokens)
         ids = {} if answer.pipeline.makes_text else {"token_ids": chunk.token_ids}
         return {"text": text, **ids, "logprobs": logprobs}
@@ -117,6 +120,14 @@ def usage(answers: Sequence[Answer], n: int, cache_report: bool) -> dict[str, An
     }
     if cache_report:
         counts["prompt_tokens_details"] = {"cached_tokens": sum(answer.cached_tokens for answer in prompts)}
+    return counts
+
+
+def chat_usage(readers: Sequence[ChatReader], tokenizer: TextCodec, cache_report: bool) -> dict[str, Any]:
+    """The same of a chat whose answers were read to their ends, with the tokens of their reasoning if there is some."""
+    counts = usage([reader.answer for reader in readers], len(readers), cache_report)
+    if reasoning_tokens := sum(reader.reasoning_tokens(tokenizer) for reader in readers):
+        counts["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
     return counts
 
 
@@ -141,15 +152,18 @@ class _OpenAIChunks:
     def end(self) -> Iterator[bytes]:
         """Usage, if asked for, in an event without choices; then the closing mark."""
         if self._wanted.at_end:
-            yield event(self._header.fields([]) | self._usage())
+            yield event(self._header.fields([]) | {"usage": self._usage_at_end()})
         yield DONE
 
     def _event(self, index: int, **choice: Any) -> bytes:
         fields = self._header.fields([{"index": index, **choice}])
-        return event(fields | self._usage() if self._wanted.always else fields)
+        return event(fields | {"usage": self._usage()} if self._wanted.always else fields)
 
     def _usage(self) -> dict[str, Any]:
-        return {"usage": usage(self._answers, self._n, self._wanted.cached)}
+        return usage(self._answers, self._n, self._wanted.cached)
+
+    def _usage_at_end(self) -> dict[str, Any]:
+        return self._usage()
 
 
 class CompletionChunks(_OpenAIChunks):
@@ -196,6 +210,9 @@ class ChatChunks(_OpenAIChunks):
         if read.chunk.finish is not None:
             logprobs = self._logprobs(answer) if self._unsaid[index] or not read.parts else None
             yield self._event(index, delta={}, logprobs=logprobs, **chat_finish_fields(reader))
+
+    def _usage_at_end(self) -> dict[str, Any]:
+        return chat_usage(self._readers, self._tokenizer, self._wanted.cached)
 
     def _logprobs(self, answer: Answer) -> dict[str, Any] | None:
         """Those of the tokens that no event has told yet."""

@@ -36,7 +36,7 @@ async def encode(serving: Serving, prompts: Prompts, param: str) -> list[list[in
     tokenizer.check_text(param)
     for text in texts:
         serving.limits.check_text(tokenizer.least_tokens(text), param)
-    return await serving.tokenizer.run(lambda: [tokenizer.encode(text) for text in texts])
+    return await serving.tokenizer.run_in_turn(lambda: [tokenizer.encode(text) for text in texts], sum(map(len, texts)))
 
 
 async def encode_chat(
@@ -49,11 +49,12 @@ async def encode_chat(
     """A chat as token ids, in a thread."""
     tokenizer = serving.tokenizer.tokenizer
     tokenizer.check_text("messages")
-    serving.limits.check_text(tokenizer.least_tokens("".join(str(m["content"]) for m in messages)), "messages")
+    text = "".join(str(m["content"]) for m in messages)
+    serving.limits.check_text(tokenizer.least_tokens(text), "messages")
     work = partial(
         tokenizer.encode_chat, messages, continue_final_message=continue_final_message, variables=variables or {}
     )
-    return await serving.tokenizer.run(work)
+    return await serving.tokenizer.run_in_turn(work, len(text))
 
 
 def start(
@@ -68,7 +69,7 @@ def start(
 ) -> Generation:
     """Check the prompts and send them to the scheduler. Raises RequestFault, then nothing was sent."""
     if rids is None:
-        rids = [group_id] if len(asks) == 1 else [f"{group_id}_{i}" for i in range(len(asks))]
+        rids = sequence_ids(group_id, len(asks))
     serving.limits.check_priority(priority)
     requests = [
         GenerateRequest(
@@ -84,6 +85,11 @@ def start(
     for answer, ask in zip(generation.answers, asks, strict=True):
         answer.interval_tokens = ask.stream_interval
     return generation
+
+
+def sequence_ids(group_id: str, count: int) -> list[str]:
+    """The ids of a request's sequences, if the client gave them none."""
+    return [group_id] if count == 1 else [f"{group_id}_{i}" for i in range(count)]
 
 
 def new_id(prefix: str) -> str:

@@ -10,7 +10,7 @@ from fastapi import Request, Response
 
 from worker.server.answers import Answer
 from worker.server.chat import ChatReader, begin, chat_of
-from worker.server.errors import RequestFault
+from worker.server.errors import RequestFault, named_as
 from worker.server.http import JsonAnswer, named_event, read_body
 from worker.server.prompts import new_id
 from worker.server.replies import stream_reply, whole_reply
@@ -29,19 +29,28 @@ from worker.server.schemas import ChatRequest
 from worker.server.service import Service
 from worker.server.tokenizer import TextCodec
 
+_NAMES = {
+    r"messages.*": "input",
+    r"max_completion_tokens": "max_output_tokens",
+    r"tools\[(\d+)\]\.function": r"tools[\1]",
+    r"response_format(\.json_schema)?": "text.format",
+    r"reasoning_effort": "reasoning.effort",
+}
+
 
 async def create(service: Service, request: Request) -> Response:
     """Answer with a response object, or with its events."""
     serving = service.admit()
     body = await read_body(request, ResponsesBody, service.settings.max_body_bytes)
     service.check_model(body.model)
-    chat = await begin(serving, chat_request(body), new_id("resp_"))
-    (reader,) = chat.readers
-    head = _head(body, chat.generation.id, service.settings.model_name, reader.answer)
-    events = ResponseEvents(head, reader, serving.tokenizer.tokenizer)
-    if body.stream:
-        return await stream_reply(request, chat.generation, events, fault_event=events.fault)
-    await whole_reply(request, chat.generation)
+    with named_as(_NAMES):
+        chat = await begin(serving, chat_request(body), new_id("resp_"))
+        (reader,) = chat.readers
+        head = _head(body, chat.generation.id, service.settings.model_name, reader.answer)
+        events = ResponseEvents(head, reader, serving.tokenizer.tokenizer)
+        if body.stream:
+            return await stream_reply(request, chat.generation, events, fault_event=events.fault)
+        await whole_reply(request, chat.generation)
     return JsonAnswer(events.whole())
 
 
@@ -202,13 +211,12 @@ class ResponseEvents:
         }
 
     def _usage(self) -> dict[str, Any]:
-        answer, reasoning = self._reader.answer, self._reader.reasoning
-        thought = len(self._tokenizer.encode(reasoning, add_special_tokens=False)) if reasoning else 0
+        answer = self._reader.answer
         return {
             "input_tokens": answer.prompt_tokens,
             "input_tokens_details": {"cached_tokens": answer.cached_tokens, "cache_write_tokens": 0},
             "output_tokens": len(answer.output_ids),
-            "output_tokens_details": {"reasoning_tokens": thought},
+            "output_tokens_details": {"reasoning_tokens": self._reader.reasoning_tokens(self._tokenizer)},
             "total_tokens": answer.prompt_tokens + len(answer.output_ids),
         }
 

@@ -134,7 +134,7 @@ class ResponsesBody(Body):
     store: Stateful = None
     background: Stateful = None
     prompt: Unbuilt = None
-    include: Unbuilt = None
+    include: Annotated[Any, _unbuilt([], ["reasoning.encrypted_content"])] = None  # reasoning is there, in plain
     max_tool_calls: Annotated[Any, _unbuilt()] = None
     top_logprobs: Annotated[Any, _unbuilt(0)] = None
     truncation: Annotated[Any, _unbuilt("disabled")] = None

@@ -91,12 +91,13 @@ class SamplingRules:
         limit = _given(request.max_tokens, self.preferred.max_new_tokens or COMPLETION_MAX_TOKENS)
         if limit == 0 and not request.echo:
             raise RequestFault(400, "max_tokens: must be at least 1, or 0 together with echo.", param="max_tokens")
-        if request.best_of is not None and request.best_of != (request.n or 1):
-            text = "best_of must equal n: this server gives all answers that it generates, and does not choose."
-            raise RequestFault(400, text, param="best_of")
+        if request.best_of is not None:
+            self._check_best_of(request, request.best_of)
         logprobs = None
         if request.logprobs is not None:
             logprobs = LogprobsAsked(top=request.logprobs, prompt_from=1 if request.echo else None)
+        elif request.num_made > request.num_kept:
+            logprobs = LogprobsAsked()  # to choose by
         return self._params(request, _Lengths(limit, request.min_tokens, request.seed), logprobs)
 
     def for_chat(self, request: ChatRequest) -> SamplingParams:
@@ -149,6 +150,18 @@ class SamplingRules:
             stop_regex=tuple(fields.stop_regex or ()),
             grammar=self.grammars.of(fields, own.at),
         )
+
+    def _check_best_of(self, request: CompletionRequest, best_of: int) -> None:
+        if best_of < request.num_kept:
+            text = f"best_of ({best_of}) is less than n ({request.num_kept})."
+            raise RequestFault(400, text, param="best_of")
+        if best_of > request.num_kept and request.stream:
+            raise RequestFault(
+                400, "best_of above n cannot be streamed: the best are known at the end.", param="best_of"
+            )
+        if best_of > request.num_kept and not self.limits.has_logits:
+            text = "best_of: a simulated device has no probabilities to choose by."
+            raise RequestFault(400, text, param="best_of")
 
     def _check_logprobs(self, logprobs: LogprobsAsked | None, param: str) -> None:
         if logprobs is None:

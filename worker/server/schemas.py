@@ -126,9 +126,14 @@ class OpenAIFields(SamplingFields):
     extra_key: Identifier = None
     response_format: ResponseFormat | None = None
     lora_path: Unbuilt = None
+    session_id: Unbuilt = None
     session_params: Unbuilt = None
     custom_logit_processor: Unbuilt = None
+    custom_params: Unbuilt = None
     return_hidden_states: Unbuilt = None
+    return_token_ids: Unbuilt = None
+    return_prompt_token_ids: Unbuilt = None
+    return_meta_info: Unbuilt = None
 
 
 class CompletionRequest(OpenAIFields):
@@ -139,6 +144,16 @@ class CompletionRequest(OpenAIFields):
     echo: bool | None = None
     suffix: Unbuilt = None
     best_of: Count = None
+
+    @property
+    def num_kept(self) -> int:
+        """Answers to each prompt that the client gets."""
+        return self.n or 1
+
+    @property
+    def num_made(self) -> int:
+        """Answers to each prompt that are generated; the best of them are kept."""
+        return self.best_of or self.num_kept
 
 
 def _as_text(value: Any) -> Any:
@@ -239,9 +254,16 @@ class GenerateBody(NativePrompts):
     top_logprobs_num: NumTopLogprobs | EachPrompt[NumTopLogprobs] | None = None
     token_ids_logprob: ListedIds | EachPrompt[ListedIds | None] | None = None
     return_text_in_logprobs: bool | None = None
+    return_prompt_token_ids: bool | None = None
     return_hidden_states: Unbuilt = None
+    return_entropy: Unbuilt = None
+    return_routed_experts: Unbuilt = None
+    session_id: Unbuilt = None
     session_params: Unbuilt = None
     custom_logit_processor: Unbuilt = None
+    max_thinking_tokens: Unbuilt = None
+    require_reasoning: Unbuilt = None
+    background: Unbuilt = None
 
 
 class TokenizeBody(Body):

@@ -16,6 +16,7 @@ from worker.server.tokenizer import Tokenizer
 MESSAGES = "/v1/messages"
 BODY: dict[str, Any] = {"model": "tiny", "max_tokens": 200, "messages": [{"role": "user", "content": "hi"}]}
 TOOL = {"name": "weather", "description": "Of a city", "input_schema": {"type": "object"}}
+_FORMAT = {"type": "json_schema", "schema": {"type": "object"}}
 
 
 async def events(app: App, **change: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -111,6 +112,16 @@ async def test_tools_and_thinking() -> None:
         assert forced.status_code == 200 and app.scheduler.requests[-1].sampling.grammar is not None
 
 
+async def test_the_form_of_the_text(tokenizer: Tokenizer) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    async with serving(tokenizer) as app:
+        config = {"effort": "low", "format": {"type": "json_schema", "schema": schema}}
+        response = await app.post(MESSAGES, **BODY, output_config=config)
+        assert response.status_code == 200, response.text
+        grammar = app.scheduler.requests[0].sampling.grammar
+    assert grammar is not None and (grammar.kind, json.loads(grammar.text)) == ("json_schema", schema)
+
+
 async def test_results_of_tools_and_a_begun_answer() -> None:
     tokenizer = tool_tokenizer()
     call = {"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Bonn"}}
@@ -145,6 +156,12 @@ async def test_results_of_tools_and_a_begun_answer() -> None:
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, 400, "tool_choice.name"),
         ({"tool_choice": {"type": "any"}}, 400, "tool_choice"),
         ({"thinking": {"type": "maybe"}}, 400, "thinking"),
+        ({"output_config": {"format": {"type": "xml"}}}, 400, "output_config.format.type"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, 400, "output_config.format.schema"),
+        ({"output_config": {"format": _FORMAT | {"schema": {"not": {}}}}}, 400, "output_config.format.schema"),
+        ({"output_config": {"effort": 5}}, 400, "output_config.effort"),
+        ({"output_format": _FORMAT}, 400, "output_format"),
+        ({"tools": [TOOL | {"input_schema": {"type": "objekt"}}]}, 400, "tools[0].input_schema"),
         ({"model": "other"}, 404, "other"),
     ],
 )

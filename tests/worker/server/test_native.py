@@ -28,6 +28,13 @@ async def test_one_prompt(tokenizer: Tokenizer) -> None:
     assert info["e2e_latency"] > 0
 
 
+async def test_the_prompts_ids_on_request(tokenizer: Tokenizer) -> None:
+    async with serving(tokenizer) as app:
+        answers = (await app.post("/generate", text=["hi", "you"], return_prompt_token_ids=True)).json()
+        assert [answer["prompt_token_ids"] for answer in answers] == [tokenizer.encode(t) for t in ("hi", "you")]
+        assert "prompt_token_ids" not in (await app.post("/generate", text="hi")).json()
+
+
 async def test_ids_batches_and_copies_give_lists(tokenizer: Tokenizer) -> None:
     async with serving(tokenizer, lambda request: [*request.input_ids, 2]) as app:
         ids = tokenizer.encode("two")

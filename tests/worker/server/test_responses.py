@@ -94,6 +94,14 @@ async def test_the_form_of_the_text(tokenizer: Tokenizer) -> None:
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"reasoning": {"effort": 5}}, "reasoning.effort"),
+        ({"input": "x" * 600}, "input"),
+        ({"max_output_tokens": 512}, "max_output_tokens"),  # with the prompt over the context
+        ({"input": [{"type": "function_call", "name": "f", "arguments": "["}]}, "input"),
+        ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}}}, "text.format.schema"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+        ({"tools": [TOOL | {"parameters": {"type": "objekt"}}]}, "tools[0].parameters"),
+        ({"tools": [TOOL, TOOL]}, "tools[1].name"),
+        ({"include": ["message.output_text.logprobs"]}, "include"),
     ],
 )
 async def test_faults(tokenizer: Tokenizer, change: dict[str, Any], param: str | None) -> None:

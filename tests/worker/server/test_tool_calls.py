@@ -68,6 +68,17 @@ async def test_calls_beside_content(tools_known: Tokenizer) -> None:
     assert "The weather of a city" in prompt
 
 
+async def test_without_parallel_calls_there_is_one(tools_known: Tokenizer) -> None:
+    async with serving(tools_known, f"{TEXT} Done.") as app:
+        body = {"messages": HI, "tools": [WEATHER, TIME], "max_tokens": 200, "parallel_tool_calls": False}
+        choice = (await app.post(CHAT, **body)).json()["choices"][0]
+        content, _, calls = joined(await app.events(CHAT, **body))
+    assert choice["finish_reason"] == "tool_calls"
+    assert [call["function"]["name"] for call in choice["message"]["tool_calls"]] == ["weather"]
+    assert [call["name"] for call in calls.values()] == ["weather"]
+    assert content == choice["message"]["content"] and content.endswith("Done.")
+
+
 async def test_a_call_that_was_cut_off_ends_with_length(tools_known: Tokenizer) -> None:
     async with serving(tools_known, TEXT) as app:
         choice = (await app.post(CHAT, messages=HI, tools=[WEATHER], max_tokens=40)).json()["choices"][0]
@@ -153,6 +164,10 @@ async def test_reasoning_comes_apart(tools_known: Tokenizer) -> None:
         assert [d["reasoning_content"] for d in one_piece if "reasoning_content" in d] == ["Hm, 5."]
         message = (await app.post(CHAT, **body, separate_reasoning=False)).json()["choices"][0]["message"]
         assert message == {"role": "assistant", "content": REASONED}
+        details = {"reasoning_tokens": len(tools_known.encode("Hm, 5.", add_special_tokens=False))}
+        assert (await app.post(CHAT, **body)).json()["usage"]["completion_tokens_details"] == details
+        *_, usage, _ = await app.events(CHAT, **body, stream_options={"include_usage": True})
+        assert usage["usage"]["completion_tokens_details"] == details  # type: ignore[index]
 
 
 async def test_a_prompt_may_open_the_reasoning(tools_known: Tokenizer) -> None:

@@ -63,6 +63,24 @@ class PlainText:
         return []
 
 
+class FirstCallOnly:
+    """Leaves out all calls but the first: where no grammar holds the model to one, the client still gets one."""
+
+    def __init__(self, parser: OutputParser) -> None:
+        self._parser = parser
+
+    def push(self, text: str) -> list[Part]:
+        """Take the next piece."""
+        return self._kept(self._parser.push(text))
+
+    def finish(self) -> list[Part]:
+        """Take the end."""
+        return self._kept(self._parser.finish())
+
+    def _kept(self, parts: list[Part]) -> list[Part]:
+        return [part for part in parts if not isinstance(part, CallStart | CallArguments) or part.index == 0]
+
+
 def possible_start(text: str, markers: Sequence[str]) -> int:
     """Where the longest end of `text` begins that one of the markers begins with; its length if there is none."""
     for start in range(max(0, len(text) - max(map(len, markers)) + 1), len(text)):
