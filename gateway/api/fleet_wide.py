@@ -159,6 +159,13 @@ def fan_out_routes(control: WorkerControl, fan_out: FanOut, aborts: Aborts, *, m
                 return JSONResponse({"results": [], **told})
         return summary(outcomes, told)
 
+    @router.post("/pause_generation")
+    @router.post("/continue_generation")
+    async def pause(request: Request) -> Response:
+        body = await body_of(request, max_body_bytes)
+        path: str = request.scope["route"].path
+        return summary(await fan_out.post(path, request.headers.raw, body))
+
     return router
 
 

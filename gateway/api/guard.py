@@ -20,6 +20,8 @@ _ACCESS = {
     "/tuning": Access.ADMIN,
     "/flush_cache": Access.ADMIN,
     "/abort_request": Access.ADMIN,
+    "/pause_generation": Access.ADMIN,
+    "/continue_generation": Access.ADMIN,
     "/update_weights_from_disk": Access.ADMIN,
     "/start_profile": Access.ADMIN,
     "/stop_profile": Access.ADMIN,

@@ -67,6 +67,7 @@ async def test_a_body_without_key_is_not_kept(fast_path: bool) -> None:
         ("DELETE", "/workers/x", "administrators"),
         ("POST", "/flush_cache", "administrators"),
         ("POST", "/abort_request", "administrators"),
+        ("POST", "/pause_generation", "administrators"),
         ("POST", "/update_weights_from_disk", "administrators"),
         ("POST", "/start_profile", "administrators"),
         ("POST", "/stop_profile", "administrators"),

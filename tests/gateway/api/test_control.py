@@ -147,6 +147,19 @@ async def test_flush_reaches_everyone_and_empties_the_index() -> None:
         assert sorted(result["status"] for result in refused.json()["results"]) == [200, 400]
 
 
+@pytest.mark.parametrize("path", ["/pause_generation", "/continue_generation"])
+async def test_pauses_reach_everyone(path: str) -> None:
+    async with (
+        FakeWorker(other={path: echo}) as a,
+        FakeWorker(other={path: echo}) as b,
+        running_gateway([a, b]) as gateway,
+    ):
+        answer = await gateway.client.post(path, json={"mode": "retract"})
+        assert (answer.status_code, len(answer.json()["results"])) == (200, 2)
+        assert [worker.requests[-1].json for worker in (a, b)] == [{"mode": "retract"}] * 2
+        assert (await gateway.client.post(path)).status_code == 200  # the mode may be left out
+
+
 async def test_aborts_of_what_is_not_known_here_reach_everyone() -> None:
     """It may be another gateway's request."""
     async with (
