@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,11 @@ import orjson
 
 from benchmarks.arguments import Arguments, run
 from benchmarks.prediction_outcomes import HEADER, Outcome, table
+from common.process import die_with_parent
 
 MODES = ("approximate", "exact")
 _START_TIMEOUT_S = 300.0
+_END_TIMEOUT_S = 30.0
 _START_CHARS = 1000  # of a first message: those that share so much share the whole long text
 _WORDS = (
     "river",
@@ -189,13 +193,22 @@ async def _get(session: aiohttp.ClientSession, url: str) -> str:
 
 @contextmanager
 def _process(module: str, *flags: str, log: Any = subprocess.DEVNULL) -> Iterator[None]:
-    """A program of ours, ended afterwards."""
-    process = subprocess.Popen([sys.executable, "-m", module, *flags], stdout=log, stderr=log)
+    """A program of ours, ended afterwards, and killed when we are."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *flags],
+        stdout=log,
+        stderr=log,
+        preexec_fn=partial(die_with_parent, os.getpid()),
+    )
     try:
         yield
     finally:
         process.terminate()
-        process.wait(30)
+        try:
+            process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _wait_for(file: Path) -> dict[str, Any]:

@@ -25,6 +25,8 @@ _HELP = """usage: canopy COMMAND [flags]
 canopy COMMAND --help lists the flags of a command, canopy --version prints the version."""
 
 _NOT_BUILT = frozenset({"doctor"})
+_SERVERS = frozenset({"serve", "gateway", "worker"})  # Ctrl-C is how they end
+_STOPPED = 130  # as a shell reports what Ctrl-C has ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"canopy: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return 0
+        return 0 if arguments[0] in _SERVERS else _STOPPED
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from deploy.batch.connection import Connection
 from deploy.batch.contents import Contents, read_contents
 from deploy.batch.display import Display
 from deploy.batch.fleet import own_fleet
-from deploy.batch.journal import DiskFull, Journal, LineFile, Paths
+from deploy.batch.journal import DiskFull, Journal, LineFile, Paths, claimed
 from deploy.batch.lines import FAULT, error_line
 from deploy.batch.run import BatchRun, GivenUp, Rules
 from deploy.batch.settings import BatchSettings
@@ -54,9 +55,18 @@ def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
         )
     raise_file_limit()
     paths = _paths(settings)
-    with _input(settings.input) as path:
+    try:
+        with _stopped_by_sigterm():
+            return _batch(settings, paths)
+    except KeyboardInterrupt:
+        print("canopy batch: stopped; run the same command to go on.", file=sys.stderr)
+        return _STOPPED
+
+
+def _batch(settings: BatchSettings, paths: Paths) -> int:
+    with _input(settings.input) as path, claimed(paths) as claim:
         contents, faults = _read(path, paths)
-        journal = Journal(paths, contents, retry_failed=settings.retry_failed)
+        journal = Journal(paths, contents, claim, retry_failed=settings.retry_failed)
         try:
             code = _run(settings, contents, journal)
         finally:
@@ -81,33 +91,48 @@ def _with_flags(argv: Sequence[str]) -> list[str]:
 
 
 def _paths(settings: BatchSettings) -> Paths:
+    """Raises UserError if two of the files are one."""
     output = None if settings.output == STDIO else Path(settings.output)
     if settings.error_file is not None:
-        return Paths(output, Path(settings.error_file))
-    if output is None:
-        return Paths(None, Path("canopy-batch.errors.jsonl"))
-    stem = output.name.removesuffix(".jsonl")
-    return Paths(output, output.with_name(f"{stem}.errors.jsonl"))
+        errors = Path(settings.error_file)
+    elif output is None:
+        errors = Path("canopy-batch.errors.jsonl")
+    else:
+        errors = output.with_name(f"{output.name.removesuffix('.jsonl')}.errors.jsonl")
+    files = [errors.resolve(), *(Path(name).resolve() for name in (settings.input, settings.output) if name != STDIO)]
+    if len(set(files)) < len(files):
+        raise UserError("IN, OUT and the error file must be different files.")
+    return Paths(output, errors)
+
+
+@contextlib.contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """While entered, SIGTERM stops the batch like Ctrl-C."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
 def _input(name: str) -> Iterator[Path]:
-    """A file that can be read twice; standard input is copied to one first. Raises UserError."""
-    if name != STDIO:
-        path = Path(name)
-        if not path.is_file():
-            raise UserError(f"There is no file {name}; give a file with one JSON request a line.")
+    """A file that can be read twice; standard input and pipes are copied to one first. Raises UserError."""
+    path = Path(name)
+    if name != STDIO and path.is_file():
         yield path
         return
+    if name != STDIO and not path.is_fifo():
+        raise UserError(f"There is no file {name}; give a file with one JSON request a line.")
     with tempfile.NamedTemporaryFile(prefix="canopy-batch-", suffix=".jsonl") as copy:
-        shutil.copyfileobj(sys.stdin.buffer, copy)
+        with contextlib.nullcontext(sys.stdin.buffer) if name == STDIO else path.open("rb") as source:
+            shutil.copyfileobj(source, copy)
         copy.flush()
         yield Path(copy.name)
 
 
 def _read(path: Path, paths: Paths) -> tuple[Contents, int]:
     """The requests, and the number of bad lines, which are in the coming error file."""
-    paths.new_errors.unlink(missing_ok=True)
     file = LineFile(paths.new_errors)
     faults = Faults(file)
     try:
@@ -137,9 +162,6 @@ def _run(settings: BatchSettings, contents: Contents, journal: Journal) -> int:
         except (GivenUp, DiskFull) as error:
             print(f"canopy batch: {error}; run the same command to go on.", file=sys.stderr)
             return 1
-        except KeyboardInterrupt:
-            print("canopy batch: stopped; run the same command to go on.", file=sys.stderr)
-            return _STOPPED
         finally:
             display.close()
 

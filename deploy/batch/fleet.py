@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from common.errors import UserError
 from common.process import free_port
+from deploy.guard import guarded
 
 _POLL_S = 0.5
 _END_S = 60.0
@@ -26,28 +27,26 @@ def own_fleet(arguments: str | None) -> Iterator[str | None]:
         yield None
         return
     port = free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "deploy.cli",
-        "serve",
-        *_split(arguments),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-    ]
-    fleet = subprocess.Popen(command, stdout=sys.stderr, stdin=subprocess.DEVNULL)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        _wait_until_ready(fleet, url)
-        yield url
-    finally:
-        fleet.send_signal(signal.SIGTERM)
+    # the guard ends the fleet when we are killed; Ctrl-C reaches it through us, once
+    guard = guarded(_command(arguments, port), remove=[])
+    with subprocess.Popen(guard, stdout=sys.stderr, stdin=subprocess.PIPE, start_new_session=True) as fleet:
         try:
-            fleet.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            fleet.kill()
+            url = f"http://127.0.0.1:{port}"
+            _wait_until_ready(fleet, url)
+            yield url
+        finally:
+            fleet.send_signal(signal.SIGTERM)
+            try:
+                fleet.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                fleet.kill()
+
+
+def _command(arguments: str, port: int) -> list[str]:
+    return [
+        *(sys.executable, "-m", "deploy.cli", "serve", *_split(arguments)),
+        *("--host", "127.0.0.1", "--port", str(port)),
+    ]
 
 
 def _split(arguments: str) -> list[str]:

@@ -5,6 +5,7 @@ A line counts when all of it is in the file. Lines are only appended; at the sta
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -20,6 +21,7 @@ from deploy.batch.lines import FAULT, LineFault, written_id
 
 _STATE_SUFFIX = ".state"
 _BLOCK_BYTES = 1 << 20
+_ERROR_LINE_BEGIN = b'{"id":"batch_req_'
 
 
 class DiskFull(Exception):
@@ -83,13 +85,30 @@ class LineFile:
         os.close(self._fd)
 
 
+@contextlib.contextmanager
+def claimed(paths: Paths) -> Iterator[int | None]:
+    """While entered the files are ours alone. Yields the state file's number; None for standard output. What did not
+    become a batch leaves no file behind. Raises UserError."""
+    lock = _lock(paths)
+    try:
+        paths.new_errors.unlink(missing_ok=True)
+        yield lock
+    finally:
+        paths.new_errors.unlink(missing_ok=True)
+        if lock is not None:
+            if paths.state is not None and os.fstat(lock).st_size == 0:
+                paths.state.unlink(missing_ok=True)
+            os.close(lock)
+
+
 class Journal:
     """Which requests are settled, and the files that say so. Open it after the input was read."""
 
-    def __init__(self, paths: Paths, contents: Contents, *, retry_failed: bool) -> None:
-        """`paths.new_errors` holds the faults of the input. Raises UserError if the files are another batch's."""
+    def __init__(self, paths: Paths, contents: Contents, claim: int | None, *, retry_failed: bool) -> None:
+        """`claim` is that of `claimed`; `paths.new_errors` holds the faults of the input. Raises UserError if the files
+        are another batch's."""
         self._contents = contents
-        self._lock = _lock(paths)
+        self._lock = claim
         self.settled = bytearray(len(contents.offsets))
         self.answered = self.failed = 0
         self._check_owner(paths)
@@ -117,11 +136,9 @@ class Journal:
         self._errors.sync()
 
     def close(self) -> None:
-        """Let the next batch have the files."""
+        """No more lines."""
         self._output.close()
         self._errors.close()
-        if self._lock is not None:
-            os.close(self._lock)
 
     def _check_owner(self, paths: Paths) -> None:
         if paths.output is None or self._lock is None:
@@ -155,8 +172,8 @@ class Journal:
         """The new error file: faults of the input, and of the old one the failures that are not tried again."""
         fresh = LineFile(paths.new_errors)
         try:
-            if paths.output is not None and not retry_failed:
-                for line in _whole_lines(paths.errors):
+            for line in _error_lines(paths.errors):
+                if paths.output is not None and not retry_failed:
                     self._keep_error(line, fresh, paths.errors)
             fresh.sync()
         except DiskFull as error:
@@ -166,7 +183,7 @@ class Journal:
         os.replace(paths.new_errors, paths.errors)
 
     def _keep_error(self, line: bytes, fresh: LineFile, path: Path) -> None:
-        if msgspec.json.decode(line, type=_ErrorLine).error.code == FAULT:
+        if _code(line) == FAULT:
             return  # the input still has it, and so has the new file
         index = self._index(line, path)
         if index is not None and not self.settled[index]:
@@ -198,6 +215,8 @@ class _ErrorLine(msgspec.Struct):
 def _lock(paths: Paths) -> int | None:
     if paths.state is None:
         return None
+    if paths.output is not None and paths.output.exists() and not paths.output.is_file():
+        raise UserError(f"{paths.output} is no regular file; give the name of one, or - for standard output.")
     try:
         fd = os.open(paths.state, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
@@ -210,6 +229,30 @@ def _lock(paths: Paths) -> int | None:
             f"Another canopy batch writes {paths.output} now; wait for it or choose another output."
         ) from None
     return fd
+
+
+def _error_lines(path: Path) -> Iterator[bytes]:
+    """Whole lines of an error file that may not be there. Raises UserError, and changes nothing, if it is no such."""
+    if not path.exists():
+        return
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                ours = line.startswith(_ERROR_LINE_BEGIN) or _ERROR_LINE_BEGIN.startswith(line)
+                if not ours or (line.endswith(b"\n") and _code(line) is None):
+                    raise UserError(f"{path} has a line that no batch wrote; choose another --error-file.")
+                if line.endswith(b"\n"):
+                    yield line
+    except OSError as error:
+        raise UserError(f"Cannot read {path}: {error.strerror}; choose another --error-file.") from None
+
+
+def _code(line: bytes) -> str | None:
+    """Of an error line; None if it is none."""
+    try:
+        return msgspec.json.decode(line, type=_ErrorLine).error.code
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -123,6 +124,15 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(bench.importlib, "import_module", fail)
         with pytest.raises(UserError, match=sentence):
             bench.main(["offline"])
+
+
+@pytest.mark.parametrize(("command", "code"), [("bench", 130), ("tune", 130), ("gateway", 0)])
+def test_ctrl_c_is_told_from_an_end(command: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(argv: Sequence[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_command", lambda name: stopped)
+    assert cli.main([command]) == code
 
 
 def test_a_model_path_that_does_not_exist(tmp_path: Path) -> None:

@@ -157,6 +157,33 @@ def test_standard_streams(gateway: FakeGateway, tmp_path: Path) -> None:
     assert {json.loads(line)["custom_id"] for line in done.stdout.splitlines()} == {f"r{i}" for i in range(9)}
 
 
+def test_a_pipe_is_read_like_standard_input(gateway: FakeGateway, tmp_path: Path) -> None:
+    source, out, pipe = write(tmp_path / "in.jsonl", 9), tmp_path / "out.jsonl", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    thread = threading.Thread(target=lambda: pipe.write_bytes(source.read_bytes()))
+    thread.start()
+    assert batch(gateway, pipe, out) == 0
+    thread.join()
+    assert set(answers(out)) == {f"r{i}" for i in range(9)}
+
+
+def test_sigterm_stops_it_and_the_next_run_goes_on(gateway: FakeGateway, tmp_path: Path) -> None:
+    source, out = write(tmp_path / "in.jsonl", 300), tmp_path / "out.jsonl"
+    gateway.delay_s = 0.05
+    command = [sys.executable, "-m", "deploy.cli", "batch", source, out, "--base-url", gateway.url]
+    with subprocess.Popen([*command, "--max-concurrency", "4"], stderr=subprocess.PIPE, text=True) as process:
+        while len(gateway.seen) < 40:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said == "canopy batch: stopped; run the same command to go on.\n"
+    gateway.delay_s = 0.0
+    assert batch(gateway, source, out) == 0
+    assert set(answers(out)) == {f"r{i}" for i in range(300)}
+
+
 @pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.long)])
 def test_killed_at_random_moments_and_run_again(gateway: FakeGateway, tmp_path: Path, kills: int) -> None:
     """The first kill comes before anything is sent, the others while requests are sent and answered."""
@@ -242,6 +269,9 @@ def test_patience_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["in.jsonl", "nowhere/out.jsonl"], "choose another place"),
         (["in.jsonl", "out.jsonl", "--target-waiting", "0"], "target-waiting"),
         (["empty.jsonl", "out.jsonl"], "holds no requests"),
+        (["in.jsonl", "in.jsonl"], "must be different files"),
+        (["in.jsonl", "out.jsonl", "--error-file", "./in.jsonl"], "must be different files"),
+        (["in.jsonl", "out.jsonl", "--error-file", "out.jsonl"], "must be different files"),
     ],
 )
 def test_faults_of_the_command_line(
@@ -252,6 +282,7 @@ def test_faults_of_the_command_line(
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(UserError, match=sentence):
         main(argv, {})
+    assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", "empty.jsonl"}
 
 
 @pytest.mark.parametrize(("status", "sentence"), [(401, "without a key"), (404, "is not a Canopy gateway's")])

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from common.errors import UserError
 from deploy.batch.contents import Contents, read_contents
-from deploy.batch.journal import DiskFull, Journal, LineFile, Paths
+from deploy.batch.journal import DiskFull, Journal, LineFile, Paths, claimed
 from deploy.batch.lines import FAULT, answer_line, error_line
 from tests.deploy.batch.small_disk import files_no_longer_than
 
@@ -33,88 +35,122 @@ def request(custom_id: str) -> str:
     return json.dumps({"custom_id": custom_id, "url": "/v1/completions", "body": {"prompt": custom_id}}) + "\n"
 
 
-def opened(paths: Paths, contents: Contents, *, retry_failed: bool = False) -> Journal:
-    paths.new_errors.write_bytes(error_line(None, FAULT, "line 9: no", line=9))
-    return Journal(paths, contents, retry_failed=retry_failed)
+@contextlib.contextmanager
+def opened(paths: Paths, contents: Contents, *, retry_failed: bool = False) -> Iterator[Journal]:
+    with claimed(paths) as claim:
+        paths.new_errors.write_bytes(error_line(None, FAULT, "line 9: no", line=9))
+        journal = Journal(paths, contents, claim, retry_failed=retry_failed)
+        try:
+            yield journal
+        finally:
+            journal.close()
+
+
+def open_once(paths: Paths, contents: Contents, *, retry_failed: bool = False) -> None:
+    with opened(paths, contents, retry_failed=retry_failed):
+        pass
 
 
 def test_answers_and_failures_survive(paths: Paths, contents: Contents) -> None:
-    journal = opened(paths, contents)
-    journal.answer(2, answer_line("2", "", 200, b"{}"))
-    journal.fail(4, error_line("4", "http_400", "no"))
-    journal.close()
-    again = opened(paths, contents)
-    assert (list(again.settled), again.answered, again.failed) == ([0, 0, 1, 0, 1, 0], 1, 1)
-    again.close()
+    with opened(paths, contents) as journal:
+        journal.answer(2, answer_line("2", "", 200, b"{}"))
+        journal.fail(4, error_line("4", "http_400", "no"))
+    with opened(paths, contents) as again:
+        assert (list(again.settled), again.answered, again.failed) == ([0, 0, 1, 0, 1, 0], 1, 1)
     assert [json.loads(line)["custom_id"] for line in paths.errors.read_text().splitlines()] == [None, "4"]
 
 
 def test_failures_are_tried_again_when_asked(paths: Paths, contents: Contents) -> None:
-    journal = opened(paths, contents)
-    journal.answer(2, answer_line("2", "", 200, b"{}"))
-    journal.fail(4, error_line("4", "http_400", "no"))
-    journal.close()
-    again = opened(paths, contents, retry_failed=True)
-    assert list(again.settled) == [0, 0, 1, 0, 0, 0]
-    again.answer(4, answer_line("4", "", 200, b"{}"))
-    again.close()
-    last = opened(paths, contents)
-    assert (last.answered, last.failed) == (2, 0)
-    last.close()
+    with opened(paths, contents) as journal:
+        journal.answer(2, answer_line("2", "", 200, b"{}"))
+        journal.fail(4, error_line("4", "http_400", "no"))
+    with opened(paths, contents, retry_failed=True) as again:
+        assert list(again.settled) == [0, 0, 1, 0, 0, 0]
+        again.answer(4, answer_line("4", "", 200, b"{}"))
+    with opened(paths, contents) as last:
+        assert (last.answered, last.failed) == (2, 0)
 
 
 @pytest.mark.parametrize("kept", range(0, 120, 7))
 def test_a_torn_last_line_is_cut_off(paths: Paths, contents: Contents, kept: int) -> None:
-    journal = opened(paths, contents)
     whole, torn = answer_line("0", "", 200, b"{}"), answer_line("1", "", 200, b'{"text": "some words and more"}')
-    journal.answer(0, whole)
-    journal.close()
+    with opened(paths, contents) as journal:
+        journal.answer(0, whole)
     assert paths.output is not None
     with paths.output.open("ab") as file:
         file.write(torn[: min(kept, len(torn) - 1)])
-    again = opened(paths, contents)
-    assert list(again.settled) == [1, 0, 0, 0, 0, 0]
-    again.answer(1, torn)
-    again.close()
+    with opened(paths, contents) as again:
+        assert list(again.settled) == [1, 0, 0, 0, 0, 0]
+        again.answer(1, torn)
     assert paths.output.read_bytes() == whole + torn
 
 
+@pytest.mark.parametrize("kept", range(1, 120, 13))
+def test_a_torn_last_line_of_errors_is_left_out(paths: Paths, contents: Contents, kept: int) -> None:
+    whole, torn = error_line("0", "http_400", "no"), error_line("1", "http_400", "a longer sentence")
+    with opened(paths, contents) as journal:
+        journal.fail(0, whole)
+    with paths.errors.open("ab") as file:
+        file.write(torn[: min(kept, len(torn) - 1)])
+    with opened(paths, contents) as again:
+        assert list(again.settled) == [1, 0, 0, 0, 0, 0]
+    assert paths.errors.read_bytes().endswith(whole)
+
+
 def test_the_output_of_another_batch_is_refused(paths: Paths, contents: Contents, tmp_path: Path) -> None:
-    opened(paths, contents).close()
+    open_once(paths, contents)
     with pytest.raises(UserError, match="belongs to a batch with other requests"):
-        opened(paths, make_contents(tmp_path / "other.jsonl", 3))
+        open_once(paths, make_contents(tmp_path / "other.jsonl", 3))
 
 
-def test_a_file_that_is_no_output_is_refused(paths: Paths, contents: Contents) -> None:
-    assert paths.output is not None
+def test_a_file_that_is_no_output_is_refused_and_nothing_is_left_beside_it(paths: Paths, contents: Contents) -> None:
+    assert paths.output is not None and paths.state is not None
     paths.output.write_text("a letter\n")
     with pytest.raises(UserError, match="exists and is no batch's output"):
-        opened(paths, contents)
+        open_once(paths, contents)
     assert paths.output.read_text() == "a letter\n"
+    assert not paths.state.exists() and not paths.new_errors.exists()
+
+
+@pytest.mark.parametrize("foreign", ["a letter", "a letter\n", '{"id":"batch_req_7","error":1}\n', "\x00\xff\n"])
+@pytest.mark.parametrize("retry_failed", [False, True])
+@pytest.mark.parametrize("output", ["out.jsonl", None])
+def test_an_error_file_that_is_none_is_refused_and_kept(
+    contents: Contents, tmp_path: Path, foreign: str, retry_failed: bool, output: str | None
+) -> None:
+    paths = Paths(tmp_path / output if output else None, tmp_path / "letters")
+    paths.errors.write_text(foreign)
+    with pytest.raises(UserError, match="has a line that no batch wrote; choose another --error-file"):
+        open_once(paths, contents, retry_failed=retry_failed)
+    assert paths.errors.read_text() == foreign and not paths.new_errors.exists()
+
+
+def test_an_output_that_is_no_regular_file_is_refused(tmp_path: Path, contents: Contents) -> None:
+    for path in (tmp_path, Path("/dev/full")):
+        with pytest.raises(UserError, match="is no regular file"):
+            open_once(Paths(path, tmp_path / "errors"), contents)
 
 
 def test_a_damaged_state_is_told(paths: Paths, contents: Contents) -> None:
-    opened(paths, contents).close()
+    open_once(paths, contents)
     assert paths.state is not None
     paths.state.write_text("{")
     with pytest.raises(UserError, match="is damaged"):
-        opened(paths, contents)
+        open_once(paths, contents)
 
 
 def test_two_batches_do_not_share_an_output(paths: Paths, contents: Contents) -> None:
-    journal = opened(paths, contents)
-    with pytest.raises(UserError, match="Another canopy batch writes"):
-        opened(paths, contents)
-    journal.close()
-    opened(paths, contents).close()
+    with opened(paths, contents), pytest.raises(UserError, match="Another canopy batch writes"):
+        open_once(paths, contents)
+    open_once(paths, contents)
 
 
 def test_a_strangers_line_in_the_output_is_told(paths: Paths, contents: Contents) -> None:
-    opened(paths, contents).close()
+    open_once(paths, contents)
     assert paths.output is not None
     paths.output.write_bytes(answer_line("77", "", 200, b"{}"))
     with pytest.raises(UserError, match="answers '77', which is not in the input"):
-        opened(paths, contents)
+        open_once(paths, contents)
 
 
 def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
