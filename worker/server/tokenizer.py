@@ -21,6 +21,8 @@ from worker.server.text import IdPipeline, Pipeline, TextPipeline
 T = TypeVar("T")
 
 _THREADS = 4
+_SHORT_CHARS = 4096  # of a prompt that takes a few ms, so that anybody may wait for it
+_LONGER = 2  # times as long as one's own: as much may be waited for, too
 NO_TEXTS = "This server runs with --skip-tokenizer-init and takes token ids only; send input_ids to /generate."
 
 
@@ -149,10 +151,36 @@ class AsyncTokenizer:
     def __init__(self, tokenizer: TextCodec) -> None:
         self.tokenizer = tokenizer
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenizer")
+        self._under_way: dict[asyncio.Event, int] = {}  # prompts in order of arrival, and their characters
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of `work`, done in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def run_in_turn(self, work: Callable[[], T], num_chars: int) -> T:
+        """The same for prompts, of so many characters in all. They leave in the order in which they came: routing
+        foretells which of them computes a common beginning, and which finds it. Nobody waits for a much longer one.
+        """
+        turn = asyncio.Event()
+        self._under_way[turn] = num_chars
+        longest = max(_LONGER * num_chars, _SHORT_CHARS)
+        try:
+            result = await self.run(work)
+            while (earlier := self._before(turn, longest)) is not None:
+                await earlier.wait()
+            return result
+        finally:
+            del self._under_way[turn]
+            turn.set()
+
+    def _before(self, turn: asyncio.Event, longest: int) -> asyncio.Event | None:
+        """The first that came before `turn` and is not there yet, of those with up to `longest` characters."""
+        for other, num_chars in self._under_way.items():
+            if other is turn:
+                return None
+            if num_chars <= longest:
+                return other
+        return None
 
     def close(self) -> None:
         """End the threads; work in progress is abandoned."""
