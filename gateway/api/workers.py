@@ -11,11 +11,10 @@ from fastapi.responses import JSONResponse
 
 from common.errors import HttpFault
 from gateway.api.answers import fault
-from gateway.api.bodies import decoded
+from gateway.api.bodies import body_of, decoded
 from gateway.fleet.control import NewWorker, WorkerControl
 from gateway.fleet.registry import Registry
 from gateway.fleet.worker import WorkerView
-from gateway.proxy.asgi import BodyTooLarge, read_body
 from gateway.resilience.guard import Standing
 
 _MAX_BODY_BYTES = 64 * 1024
@@ -58,11 +57,7 @@ def worker_routes(registry: Registry, control: WorkerControl) -> APIRouter:
 
     @router.post("/workers", status_code=202)
     async def add_worker(request: Request) -> Response:
-        try:
-            raw = await read_body(request.headers.raw, request.receive, _MAX_BODY_BYTES)
-        except BodyTooLarge:
-            return fault(413, f"The body is larger than {_MAX_BODY_BYTES} bytes.")
-        return accepted(control.add(decoded(raw, NewWorker)))
+        return accepted(control.add(decoded(await body_of(request, _MAX_BODY_BYTES), NewWorker)))
 
     @router.delete("/workers", status_code=202)
     async def remove_worker(url: Annotated[str, Query()], force: bool = False) -> Response:

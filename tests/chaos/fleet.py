@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+from common.process import free_port
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 30.0
@@ -108,7 +109,10 @@ class Fleet:
 @asynccontextmanager
 async def running_fleet(number: int, *flags: str) -> AsyncIterator[Fleet]:
     """`number` workers and a gateway, all ready; all gone afterwards."""
-    ports = free_ports(number + 1)
+    chosen: set[int] = set()
+    while len(chosen) <= number:
+        chosen.add(free_port())
+    ports = list(chosen)
     async with httpx.AsyncClient(timeout=5, trust_env=False) as client:
         workers = [Worker(port, client) for port in ports[1:]]
         gateway = Process(
@@ -134,18 +138,6 @@ async def until_all_ready(fleet: Fleet) -> None:
             except httpx.TransportError:
                 pass  # it does not listen yet
             await asyncio.sleep(0.05)
-
-
-def free_ports(number: int) -> list[int]:
-    """Ports that were free a moment ago, all different."""
-    sockets = [socket.socket() for _ in range(number)]
-    try:
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [int(sock.getsockname()[1]) for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
 
 
 async def until_idle(fleet: Fleet, timeout_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from urllib.parse import quote
 
@@ -65,6 +66,21 @@ async def test_large_bodies_are_refused() -> None:
     async with running_gateway([]) as gateway:
         refused = await gateway.client.post("/workers", json={"url": "http://h:1", "api_key": "x" * 100_000})
         assert refused.status_code == 413
+        assert refused.json()["error"]["message"] == "The request body is larger than 65536 bytes."
+
+
+@pytest.mark.parametrize("path", ["/workers", "/abort_request", "/update_weights_from_disk", "/start_profile"])
+async def test_a_client_that_leaves_before_its_body_is_whole_is_nobody_s_fault(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_gateway([]) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        head = f"POST {path} HTTP/1.1\r\nhost: h\r\ncontent-length: 100\r\nexpect: 100-continue\r\n\r\n"
+        writer.write(head.encode())
+        assert b"100 Continue" in await reader.readuntil(b"\r\n\r\n")  # the route waits for its body
+        writer.close()
+        await writer.wait_closed()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.parametrize(
