@@ -96,15 +96,15 @@ def model_routes(registry: Registry, aliases: Mapping[str, str]) -> APIRouter:
 
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:
-        known = registry.snapshot.models
+        known, tasks = registry.snapshot.models, registry.snapshot.tasks
         names = known | {name for name, model in aliases.items() if model in known}
-        return {"object": "list", "data": [model_card(name, aliases.get(name)) for name in sorted(names)]}
+        return {"object": "list", "data": [model_card(name, aliases.get(name), tasks) for name in sorted(names)]}
 
     @router.get("/v1/models/{model:path}")
     async def model(model: str) -> Response:
         if aliases.get(model, model) not in registry.snapshot.models:
             return fault(404, f"The model {model!r} does not exist.", param="model", code="model_not_found")
-        return JSONResponse(model_card(model, aliases.get(model)))
+        return JSONResponse(model_card(model, aliases.get(model), registry.snapshot.tasks))
 
     @router.get("/v1/loads")
     async def loads() -> dict[str, Any]:
@@ -180,9 +180,12 @@ def summary(outcomes: list[Outcome], told: Mapping[str, Any] = MappingProxyType(
     return fault(worst.status, f"Worker {worst.worker.name}: {worst.why()}", extra=body)
 
 
-def model_card(name: str, root: str | None) -> dict[str, Any]:
-    """OpenAI's model object; `root`: the model that the name is an alias of, if it is one."""
-    return {"id": name, "object": "model", "created": 0, "owned_by": "canopy", "root": root or name}
+def model_card(name: str, root: str | None, tasks: Mapping[str, str]) -> dict[str, Any]:
+    """OpenAI's model object; `root`: the model that the name is an alias of, if it is one. `tasks` of models by name:
+    what is not known is left out."""
+    model = root or name
+    card = {"id": name, "object": "model", "created": 0, "owned_by": "canopy", "root": model}
+    return card | ({"task": tasks[model]} if model in tasks else {})
 
 
 def sglang_load(rank: dict[str, Any]) -> dict[str, int]:

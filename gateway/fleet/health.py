@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import orjson
@@ -223,8 +223,8 @@ class HealthMonitor:
         known = worker is not None and worker.model
         if known and not record.want_identity and record.probes % _IDENTITY_EVERY:
             return
-        model = first_model(await self._first_json(url, ("/v1/models",)))
-        identity = identity_of(model, await self._first_json(url, _SERVER_INFO_PATHS), url)
+        card = first_card(await self._first_json(url, ("/v1/models",)))
+        identity = identity_of(card, await self._first_json(url, _SERVER_INFO_PATHS), url)
         if not identity.model:
             raise Unreachable("the worker does not tell its model's name", refused=False)
         record.want_identity = False
@@ -275,11 +275,12 @@ def decode(body: bytes) -> Any:
         return None
 
 
-def identity_of(model: str, info: dict[str, Any], url: str = "") -> Identity:
-    """Join the name of /v1/models with /server_info (settings flat, plus scheduler numbers) or /model_info."""
-    name = model or info.get("served_model_name") or info.get("model_path") or ""
+def identity_of(card: Mapping[str, Any], info: dict[str, Any], url: str = "") -> Identity:
+    """Join the card of /v1/models with /server_info (settings flat, plus scheduler numbers) or /model_info."""
+    name = card.get("id") or info.get("served_model_name") or info.get("model_path") or ""
     return Identity(
         model=str(name),
+        task=str(card.get("task") or ""),
         incarnation=str(info.get("incarnation") or ""),
         max_total_tokens=_count(info.get("max_total_num_tokens")),
         max_running_requests=_count(info.get("max_running_requests")),
@@ -289,11 +290,11 @@ def identity_of(model: str, info: dict[str, Any], url: str = "") -> Identity:
     )
 
 
-def first_model(models: dict[str, Any]) -> str:
-    """The id of the first model of a /v1/models answer."""
+def first_card(models: dict[str, Any]) -> dict[str, Any]:
+    """The first model of a /v1/models answer; empty if it has none."""
     data = models.get("data")
     first = data[0] if isinstance(data, list) and data else None
-    return str(first.get("id") or "") if isinstance(first, dict) else ""
+    return first if isinstance(first, dict) else {}
 
 
 def load_of(report: Any, now_s: float) -> LoadReport:

@@ -43,6 +43,11 @@ class Snapshot:
         """Models of all workers that have told theirs, ready or not."""
         return frozenset(worker.model for worker in self.workers if worker.model)
 
+    @property
+    def tasks(self) -> Mapping[str, str]:
+        """What each model is for, as far as its workers have told."""
+        return {worker.model: worker.identity.task for worker in self.workers if worker.identity.task}
+
 
 def check_url(url: str) -> str:
     """The normal form of a worker's URL. Raises ValueError with a sentence."""

@@ -42,6 +42,7 @@ class Identity:
     """What a worker says it is. Empty or zero: it did not say."""
 
     model: str = ""
+    task: str = ""  # generate or embed
     incarnation: str = ""
     max_total_tokens: int = 0  # KV pool
     max_running_requests: int = 0

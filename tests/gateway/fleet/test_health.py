@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from common.clock import MonotonicClock
-from gateway.fleet.health import HealthMonitor, Unreachable, first_model, identity_of, load_of
+from gateway.fleet.health import HealthMonitor, Unreachable, first_card, identity_of, load_of
 from gateway.fleet.registry import Registry
 from gateway.fleet.worker import NO_LIFE, Identity, LoadReport, WorkerStatus, WorkerView
 from tests.helpers.processes import until
@@ -47,7 +47,7 @@ class ScriptedProbe:
 
 OURS = {
     "/health": 200,
-    "/v1/models": {"data": [{"id": "m"}]},
+    "/v1/models": {"data": [{"id": "m", "task": "embed"}]},
     "/server_info": {
         "served_model_name": "m",
         "incarnation": "i1",
@@ -84,7 +84,10 @@ async def test_a_healthy_worker_is_known_and_ready() -> None:
         await until(lambda: view(registry).load.report, 2, "a load report")
         worker = view(registry)
         assert worker.status is WorkerStatus.READY
-        assert worker.identity == Identity(model="m", incarnation="i1", max_total_tokens=900, max_running_requests=8)
+        assert worker.identity == Identity(
+            model="m", task="embed", incarnation="i1", max_total_tokens=900, max_running_requests=8
+        )
+        assert registry.snapshot.tasks == {"m": "embed"}
         assert worker.load.report is not None
         assert (worker.load.report.running_requests, worker.load.report.waiting_tokens) == (2, 30)
 
@@ -260,9 +263,9 @@ def test_load_formats() -> None:
 
 
 def test_identity_formats() -> None:
-    assert identity_of("", {"model_path": "/models/x"}).model == "/models/x"
-    assert identity_of("name", {"model_path": "/models/x"}).model == "name"
-    assert identity_of("m", {"max_total_num_tokens": None, "incarnation": None}) == Identity(model="m")
+    assert identity_of({}, {"model_path": "/models/x"}).model == "/models/x"
+    assert identity_of({"id": "name"}, {"model_path": "/models/x"}).model == "name"
+    assert identity_of({"id": "m"}, {"max_total_num_tokens": None, "incarnation": None}) == Identity(model="m")
     shapes: list[dict[str, Any]] = [{}, {"data": []}, {"data": [3]}, {"data": [{}]}]
     for nonsense in shapes:
-        assert first_model(nonsense) == ""
+        assert identity_of(first_card(nonsense), {}) == Identity()
