@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,11 +54,12 @@ def weight_routes(
         control.weights_change(begins=True)
         try:
             outcomes = await fan_out.post_to(workers, "/update_weights_from_disk", headers, body, timeout_s=TIMEOUT_S)
+            name = uuid.uuid4().hex  # trainers may well write to one path again and again
+            for outcome in outcomes:
+                if outcome.status == 200:
+                    control.flushed(outcome.worker.url, weights=name)
         finally:
             control.weights_change(begins=False)
-        for outcome in outcomes:
-            if outcome.status == 200:
-                control.flushed(outcome.worker.url)
         return summary(outcomes, _told(outcomes))
 
     return router

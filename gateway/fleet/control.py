@@ -27,11 +27,12 @@ class NewWorker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One change, as gateway processes tell each other. `new`: with op "add"."""
+    """One change, as gateway processes tell each other. `new`: with op "add"; `weights`: with op "flushed"."""
 
     op: Literal["add", "drain", "remove", "flushed", "weights_begin", "weights_end"]
     url: str = ""
     new: NewWorker | None = None
+    weights: str | None = None
 
 
 class WorkerControl:
@@ -69,9 +70,9 @@ class WorkerControl:
         self._do(Change(op="remove", url=last.url))
         return last.moved(last.status.GONE)
 
-    def flushed(self, url: str) -> None:
-        """A worker's cache was emptied."""
-        self._do(Change(op="flushed", url=url))
+    def flushed(self, url: str, weights: str | None = None) -> None:
+        """A worker's cache was emptied; `weights`: by an update of this name."""
+        self._do(Change(op="flushed", url=url, weights=weights))
 
     def weights_change(self, *, begins: bool) -> None:
         """Workers are told to take on other weights, or have answered that."""
@@ -100,7 +101,7 @@ class WorkerControl:
             self._added.pop(change.url, None)
             registry.remove(change.url)
         elif change.op == "flushed":
-            registry.flushed(change.url)
+            registry.flushed(change.url, change.weights)
         elif change.op == "weights_begin":
             registry.weight_changes.begin()
         elif change.op == "weights_end":

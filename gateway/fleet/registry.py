@@ -128,14 +128,14 @@ class Registry:
             return
         restarted = bool(worker.identity.incarnation) and worker.identity.incarnation != identity.incarnation
         if restarted:
-            worker = replace(worker, life=self._next_life(), guard=self._new_guard())
+            worker = self._reborn(worker)
         self._put(replace(worker, identity=identity))
 
     def ready(self, url: str) -> None:
         """The worker answered its probe."""
         worker = self._workers.get(url)
         if worker is not None and worker.life == NO_LIFE:
-            self._workers[url] = replace(worker, life=self._next_life(), guard=self._new_guard())
+            self._workers[url] = self._reborn(worker)
         self._move(url, WorkerStatus.READY)
 
     def degrade(self, url: str, message: str) -> None:
@@ -149,11 +149,12 @@ class Registry:
             return
         self._put(replace(worker.moved(WorkerStatus.DEGRADED, message), life=NO_LIFE))
 
-    def flushed(self, url: str) -> None:
-        """The worker's cache was emptied: from here on it is another life."""
+    def flushed(self, url: str, weights: str | None = None) -> None:
+        """The worker's cache was emptied: from here on it is another life. `weights`: because it took these on."""
         worker = self._workers.get(url)
         if worker is not None and worker.life != NO_LIFE:
-            self._put(replace(worker, life=self._next_life()))
+            weights = worker.weights if weights is None else weights
+            self._put(replace(worker, life=self._next_life(), weights=weights))
 
     def drain(self, url: str) -> WorkerView | None:
         """No new requests; those in flight may end. None if there is no such worker."""
@@ -258,6 +259,10 @@ class Registry:
             _LOG.info("worker %s serves again", worker.name)
         if self._on_breaker is not None:
             self._on_breaker(state)
+
+    def _reborn(self, worker: WorkerView) -> WorkerView:
+        """Another process at the same address."""
+        return replace(worker, life=self._next_life(), guard=self._new_guard(), weights="")
 
     def _new_guard(self) -> ReplicaGuard:
         return ReplicaGuard(self._breaker_rules)

@@ -1,4 +1,5 @@
-"""When workers' weights change: a stream that began before, or meanwhile, must not go on at another worker."""
+"""When workers' weights change: a stream that began before, or meanwhile, must not go on at another worker. Afterwards
+WorkerView.weights tells those that have the new ones from those that do not."""
 
 from __future__ import annotations
 
@@ -25,5 +26,5 @@ class WeightChanges:
         return None if self._running else self._begun
 
     def same_since(self, mark: int | None) -> bool:
-        """Whether all workers still have the weights that they had then."""
+        """Whether no worker's weights have changed since, but for those of processes that started anew."""
         return mark == self._begun

@@ -204,6 +204,7 @@ class WorkerView:
     api_key: str | None = field(default=None, repr=False)  # for requests to it; None: the gateway's rule
     model_id: str = ""  # the name clients use, whatever the worker says
     labels: Mapping[str, str] = field(default_factory=dict)  # whoever registered it may say what it likes
+    weights: str = ""  # the update that its process took on, of those through this gateway; empty: none of them
     load: WorkerLoad = field(compare=False, repr=False)
     guard: ReplicaGuard = field(compare=False, repr=False, default_factory=lambda: ReplicaGuard(BreakerRules()))
 

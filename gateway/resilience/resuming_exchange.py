@@ -32,7 +32,7 @@ TokenCounter = Callable[[str, str, float], Awaitable[int | None]]
 class ResumingExchange(Exchange):
     """One streamed request that may move to another worker after its first byte."""
 
-    __slots__ = ("_count", "_counting", "_stream", "_weights")
+    __slots__ = ("_changes", "_count", "_counting", "_stream", "_weights")
 
     def __init__(
         self,
@@ -44,7 +44,8 @@ class ResumingExchange(Exchange):
     ) -> None:
         super().__init__(forwarder, inbound, downstream)
         self._stream = ResumableStream(continuation)
-        self._weights = forwarder.weight_changes.mark()
+        self._changes = forwarder.weight_changes.mark()
+        self._weights = ""  # of the worker that began to answer
         self._count = count
         self._counting = False  # the next worker is asked how many tokens there are so far
 
@@ -55,7 +56,8 @@ class ResumingExchange(Exchange):
         inbound = self.inbound
         super().on_head(head)
         if self._gate is not None and head.status == 200:
-            self._gate, self.inbound = self._stream, inbound
+            assert self.choice is not None
+            self._gate, self.inbound, self._weights = self._stream, inbound, self.choice.worker.weights
 
     def on_fail(self, failure: Failure) -> None:
         if self._gate is not self._stream or failure.kind is FailureKind.STALE:
@@ -74,8 +76,8 @@ class ResumingExchange(Exchange):
 
     @property
     def _resumable(self) -> bool:
-        """Not by other weights than it began with."""
-        return self._stream.resumable and self._forwarder.weight_changes.same_since(self._weights)
+        """Not while weights change, so that `WorkerView.weights` say by which ones the rest would be."""
+        return self._stream.resumable and self._forwarder.weight_changes.same_since(self._changes)
 
     def _on_next_head(self, head: ResponseHead) -> None:
         """The worker that takes over answers."""
@@ -109,6 +111,9 @@ class ResumingExchange(Exchange):
         """Ask the chosen worker for the rest of the answer."""
         assert self.choice is not None
         stream, choice = self._stream, self.choice
+        if choice.worker.weights != self._weights:
+            self._give_up("the next worker has other weights")
+            return
         self._counting = True
         try:
             counted = stream.needs_count and stream.text

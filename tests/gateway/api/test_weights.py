@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from gateway.fleet.weight_changes import WeightChanges
 from tests.helpers.fake_worker import FakeWorker, Received, Reply, Script
-from tests.helpers.gateway_harness import CHAT, running_gateway
+from tests.helpers.gateway_harness import CHAT, RunningGateway, running_gateway
+from tests.helpers.processes import until
 from tests.helpers.story_worker import StoryTeller, request_fields, story_script, text_of, tokenize
 
 PATH = "/update_weights_from_disk"
 ASK = {"model_path": "/models/step-7", "weight_version": "7"}
+STORY = "Once upon a time there was a cat."
 
 
 async def updated(request: Received, reply: Reply) -> None:
@@ -88,6 +92,26 @@ async def test_without_workers_there_is_nobody_to_ask() -> None:
         assert (answer.status_code, answer.json()["success"]) == (503, False)
 
 
+@asynccontextmanager
+async def story_tellers(dying_s: Script, alive_s: Script) -> AsyncIterator[tuple[RunningGateway, FakeWorker]]:
+    """A gateway that resumes streams; a worker that dies in the middle of each story, and one that tells it whole,
+    which is yielded too. `dying_s`, `alive_s`: what they say to an update."""
+    dying = FakeWorker(
+        story_script(StoryTeller(STORY), lambda: 402), other={PATH: dying_s, "/tokenize": tokenize}, incarnation="d"
+    )
+    alive = FakeWorker(
+        story_script(StoryTeller(STORY), lambda: None), other={PATH: alive_s, "/tokenize": tokenize}, incarnation="a"
+    )
+    async with dying, alive, running_gateway([dying, alive], resume_streams=True, policy="least_load") as gateway:
+        yield gateway, alive
+
+
+async def told_by(gateway: RunningGateway) -> str:
+    """The story, as a client gets it that comes to the worker that dies."""
+    answer = await gateway.client.post(CHAT, content=json.dumps(request_fields(True, max_tokens=30)))
+    return "broken" if '"error"' in answer.text else text_of(answer.content)
+
+
 async def test_a_stream_goes_on_elsewhere_only_by_the_weights_it_began_with() -> None:
     marks = []
 
@@ -95,24 +119,36 @@ async def test_a_stream_goes_on_elsewhere_only_by_the_weights_it_began_with() ->
         marks.append(gateway.gateway.registry.weight_changes.mark())
         await updated(request, reply)
 
-    story = "Once upon a time there was a cat."
-    scripts: dict[str, Script] = {PATH: watched, "/tokenize": tokenize}
-    dying = FakeWorker(story_script(StoryTeller(story), lambda: 402), other=scripts)
-    alive = FakeWorker(story_script(StoryTeller(story), lambda: None), other=scripts)
-    async with dying, alive, running_gateway([dying, alive], resume_streams=True, policy="least_load") as gateway:
-
-        async def told() -> str:
-            answer = await gateway.client.post(CHAT, content=json.dumps(request_fields(True, max_tokens=30)))
-            return "broken" if '"error"' in answer.text else text_of(answer.content)
-
-        assert await told() == story
+    async with story_tellers(watched, watched) as (gateway, _):
+        assert await told_by(gateway) == STORY
         gateway.gateway.registry.weight_changes.begin()
-        assert await told() == "broken"
+        assert await told_by(gateway) == "broken"
         gateway.gateway.registry.weight_changes.end()
-        assert await told() == story
+        assert await told_by(gateway) == STORY
         assert (await gateway.client.post(PATH, json=ASK)).status_code == 200
         assert marks == [None, None]
-        assert await told() == story
+        assert await told_by(gateway) == STORY
+
+
+async def test_a_stream_does_not_go_on_where_the_update_failed() -> None:
+    async with story_tellers(updated, refused) as (gateway, alive):
+        assert await told_by(gateway) == STORY
+        assert (await gateway.client.post(PATH, json=ASK)).status_code == 400
+        assert await told_by(gateway) == "broken"
+        alive.other[PATH] = updated
+        assert (await gateway.client.post(PATH, json=ASK)).status_code == 200
+        assert await told_by(gateway) == STORY
+
+
+async def test_a_stream_does_not_go_on_at_a_process_that_started_after_the_update() -> None:
+    async with story_tellers(updated, updated) as (gateway, alive):
+        assert (await gateway.client.post(PATH, json=ASK)).status_code == 200
+        assert await told_by(gateway) == STORY
+        alive.incarnation = "another"  # with the weights of its --model-path
+        gateway.gateway.health.suspect(alive.url)
+        registry = gateway.gateway.registry
+        await until(lambda: "another" in [w.identity.incarnation for w in registry.snapshot.workers], 5, "it is known")
+        assert await told_by(gateway) == "broken"
 
 
 def test_weights_are_the_same_only_outside_of_updates() -> None:
