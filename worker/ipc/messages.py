@@ -103,7 +103,7 @@ class UpdateWeights(msgspec.Struct, frozen=True, kw_only=True, tag="update_weigh
     while requests run; then new ones wait until those that have begun end, for `drain_timeout_s` at most, or with
     `abort_all` all are aborted. Answered by WeightsUpdated, or by CallReply(ok=False) with nothing changed."""
 
-    call_id: int
+    call_id: int = 0  # whoever sends it has its own
     model_path: str
     weight_version: str | None = None  # None: as it was
     abort_all: bool = False
@@ -117,7 +117,7 @@ class StartProfile(msgspec.Struct, frozen=True, kw_only=True, tag="start_profile
     """Record the next `num_steps` steps, or fewer if StopProfile comes before, to a new file in `output_dir`. Answered
     by CallReply; its message is the file's path. `activities`: CPU, GPU; none: all there are."""
 
-    call_id: int
+    call_id: int = 0  # whoever sends it has its own
     output_dir: str
     prefix: str
     num_steps: int

@@ -30,6 +30,7 @@ from worker.launch.child import REPORTED, SchedulerProcess, how_it_ended
 from worker.launch.event_streams import open_events, open_load, push_loads
 from worker.launch.ready_file import write_ready_file
 from worker.server.app import create_app
+from worker.server.errors import RequestFault
 from worker.server.lifecycle import ReplicaState
 from worker.server.service import ModelFiles, Service
 
@@ -142,7 +143,12 @@ class Replica:
         self._service.tokenizer_dir = "" if settings.skip_tokenizer_init else settings.tokenizer_path or path
         self._open_events(ready)
         self._service.open(ready, files)
-        await self._service.scheduler.load()  # an answer: both sockets are connected
+        try:
+            await self._service.scheduler.load()  # an answer: both sockets are connected
+        except RequestFault:
+            if self._stop.is_set() or self._failure.done():
+                return  # it ended meanwhile
+            raise
         self._channel.unlink()
         self._announce(ready, scheduler_pid)
 

@@ -117,21 +117,9 @@ class Driver:
         assert isinstance(reply, CallReply)
         return reply
 
-    def update_weights(
-        self, model_path: str, *, weight_version: str | None, abort_all: bool, drain_timeout_s: float | None
-    ) -> CallReply | WeightsUpdated:
+    def update_weights(self, asked: UpdateWeights) -> CallReply | WeightsUpdated:
         """Have the weights replaced; not ok if they stay as they were."""
-
-        def message(call_id: int) -> UpdateWeights:
-            return UpdateWeights(
-                call_id=call_id,
-                model_path=model_path,
-                weight_version=weight_version,
-                abort_all=abort_all,
-                drain_timeout_s=drain_timeout_s,
-            )
-
-        return self._ask(message)
+        return self._ask(lambda call_id: msgspec.structs.replace(asked, call_id=call_id))
 
     def now_s(self) -> float:
         """The clock that answers are timed by."""

@@ -28,9 +28,10 @@ _LEGAL: dict[ReplicaState, frozenset[ReplicaState]] = {
     ReplicaState.FAILED: frozenset(),
 }
 
+SHUTTING_DOWN = "The server is shutting down."
 _REFUSALS = {
     ReplicaState.STARTING: "The model is loading; try again soon.",
-    ReplicaState.DRAINING: "The server is shutting down.",
+    ReplicaState.DRAINING: SHUTTING_DOWN,
     ReplicaState.FAILED: "The server has failed and is ending; its log says why.",
 }
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from fastapi import Request, Response
 from pydantic import AfterValidator, Field
 
-from worker.ipc.messages import MAX_PROFILE_STEPS, CallReply
+from worker.ipc.messages import MAX_PROFILE_STEPS, CallReply, StartProfile
 from worker.server.errors import RequestFault
 from worker.server.fields import Body, Unbuilt
 from worker.server.http import JsonAnswer, read_body
@@ -45,12 +45,14 @@ async def start_profile(service: Service, request: Request) -> Response:
     service.admit()
     body = await read_body(request, StartProfileBody, service.settings.max_body_bytes, empty=StartProfileBody())
     reply = await service.scheduler.start_profile(
-        body.output_dir or str(Path(tempfile.gettempdir()) / "canopy-profiles"),
-        prefix=body.profile_prefix or DEFAULT_PREFIX,
-        num_steps=body.num_steps or MAX_PROFILE_STEPS,
-        activities=list(body.activities or ()),
-        record_shapes=bool(body.record_shapes),
-        with_stack=bool(body.with_stack),
+        StartProfile(
+            output_dir=body.output_dir or str(Path(tempfile.gettempdir()) / "canopy-profiles"),
+            prefix=body.profile_prefix or DEFAULT_PREFIX,
+            num_steps=body.num_steps or MAX_PROFILE_STEPS,
+            activities=list(body.activities or ()),
+            record_shapes=bool(body.record_shapes),
+            with_stack=bool(body.with_stack),
+        )
     )
     return _answer(reply, "The profile is being recorded.")
 

@@ -6,6 +6,8 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from worker.ipc.messages import (
     CallAnswer,
     CallReply,
@@ -32,12 +34,14 @@ _ANSWER_TIMEOUT_S = 10.0  # the scheduler answers between two steps, and a step 
 
 
 class SchedulerClient:
-    """Asks and waits for the answer with the same call id. `receive` gets every answer that arrives."""
+    """Asks and waits for the answer with the same call id. `receive` gets every answer that arrives. After `end` all
+    calls, those under way too, raise RequestFault (503)."""
 
     def __init__(self, send: Callable[[FrontendMessage], None]) -> None:
         self._send = send
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[CallAnswer]] = {}
+        self._ended: str | None = None  # why nobody answers any more
 
     async def load(self) -> LoadReport:
         """The scheduler's state in numbers. Raises RequestFault (503) if it does not answer."""
@@ -65,48 +69,15 @@ class SchedulerClient:
         """End a pause. Raises RequestFault (503) if the scheduler does not answer."""
         await self._call(lambda call_id: ContinueGeneration(call_id=call_id))
 
-    async def update_weights(
-        self, model_path: str, *, weight_version: str | None, abort_all: bool, drain_timeout_s: float | None
-    ) -> WeightsUpdated | CallReply:
+    async def update_weights(self, asked: UpdateWeights) -> WeightsUpdated | CallReply:
         """Have the weights replaced, however long it takes; not ok if they stay as they were."""
-
-        def message(call_id: int) -> UpdateWeights:
-            return UpdateWeights(
-                call_id=call_id,
-                model_path=model_path,
-                weight_version=weight_version,
-                abort_all=abort_all,
-                drain_timeout_s=drain_timeout_s,
-            )
-
-        answer = await self._call(message, timeout_s=None)
+        answer = await self._call(lambda call_id: replace(asked, call_id=call_id), timeout_s=None)
         assert isinstance(answer, WeightsUpdated | CallReply)
         return answer
 
-    async def start_profile(
-        self,
-        output_dir: str,
-        *,
-        prefix: str,
-        num_steps: int,
-        activities: list[str],
-        record_shapes: bool,
-        with_stack: bool,
-    ) -> CallReply:
+    async def start_profile(self, asked: StartProfile) -> CallReply:
         """Have the next steps recorded; not ok if that cannot be. The first start in a process takes seconds."""
-
-        def message(call_id: int) -> StartProfile:
-            return StartProfile(
-                call_id=call_id,
-                output_dir=output_dir,
-                prefix=prefix,
-                num_steps=num_steps,
-                activities=activities,
-                record_shapes=record_shapes,
-                with_stack=with_stack,
-            )
-
-        reply = await self._call(message, timeout_s=_PROFILE_TIMEOUT_S)
+        reply = await self._call(lambda call_id: replace(asked, call_id=call_id), timeout_s=_PROFILE_TIMEOUT_S)
         assert isinstance(reply, CallReply)
         return reply
 
@@ -122,11 +93,20 @@ class SchedulerClient:
         if future is not None and not future.done():
             future.set_result(answer)
 
+    def end(self, message: str) -> None:
+        """The scheduler answers nothing more, for the reason given."""
+        self._ended = message
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(RequestFault(503, message))
+
     async def _call(
         self,
         message: Callable[[int], SchedulerCall | UpdateWeights | ProfileCall],
         timeout_s: float | None = _ANSWER_TIMEOUT_S,
     ) -> CallAnswer:
+        if self._ended is not None:
+            raise RequestFault(503, self._ended)
         call_id = next(self._ids)
         future = self._pending[call_id] = asyncio.get_running_loop().create_future()
         self._send(message(call_id))

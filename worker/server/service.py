@@ -17,7 +17,7 @@ from common.tracing.spans import SpanSink
 from worker.config import WorkerSettings
 from worker.ipc.messages import CallAnswer, FrontendMessage, SchedulerReady, StepOutput, WeightsUpdated
 from worker.server.errors import RequestFault
-from worker.server.lifecycle import Lifecycle, ReplicaState
+from worker.server.lifecycle import SHUTTING_DOWN, Lifecycle, ReplicaState
 from worker.server.limits import PromptLimits, takes_priority
 from worker.server.metrics import Buckets, RequestMetrics
 from worker.server.parsers.choose import Families, families
@@ -154,8 +154,10 @@ class Service:
         """Take nothing more and end every request with an error: `failure`, or that the server shuts down."""
         if failure is not None:
             self.lifecycle.move_to(ReplicaState.FAILED)
+        message = failure or SHUTTING_DOWN
+        self.scheduler.end(message)
         if self._serving is not None:
-            self._serving.streams.abort_all(503, failure or "The server is shutting down.")
+            self._serving.streams.abort_all(503, message)
 
     def close(self) -> None:
         """End the tokenizer's threads."""

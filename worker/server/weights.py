@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import Request, Response
 from pydantic import AfterValidator, Field
 
-from worker.ipc.messages import CallReply
+from worker.ipc.messages import CallReply, UpdateWeights
 from worker.server.errors import RequestFault
 from worker.server.fields import Body
 from worker.server.http import JsonAnswer, read_body
@@ -54,10 +54,12 @@ async def update_weights(service: Service, request: Request) -> Response:
     body = await read_body(request, UpdateWeightsBody, service.settings.max_body_bytes)
     body.check_format()
     answer = await service.scheduler.update_weights(
-        body.model_path,
-        weight_version=body.weight_version,
-        abort_all=bool(body.abort_all_requests),
-        drain_timeout_s=body.drain_timeout_s,
+        UpdateWeights(
+            model_path=body.model_path,
+            weight_version=body.weight_version,
+            abort_all=bool(body.abort_all_requests),
+            drain_timeout_s=body.drain_timeout_s,
+        )
     )
     if isinstance(answer, CallReply):
         fault = RequestFault(answer.status, answer.message, param=answer.param)

@@ -12,6 +12,7 @@ from tests.helpers.processes import until
 from tests.helpers.replica_app import App, serving
 from worker.ipc.messages import CallReply, UpdateWeights, WeightsUpdated
 from worker.server import scheduler_client
+from worker.server.lifecycle import ReplicaState
 from worker.server.tokenizer import Tokenizer
 
 PATH = "/update_weights_from_disk"
@@ -101,6 +102,22 @@ async def test_bad_fields_reach_no_scheduler(tokenizer: Tokenizer, fields: dict[
     async with serving(tokenizer) as app:
         check_error(await app.post(PATH, **fields), 400, param)
         assert app.scheduler.of_kind(UpdateWeights) == []
+
+
+@pytest.mark.parametrize(("failure", "message"), [(None, "The server is shutting down."), ("It broke.", "It broke.")])
+async def test_who_waits_for_the_scheduler_hears_that_the_replica_ends(
+    tokenizer: Tokenizer, failure: str | None, message: str
+) -> None:
+    """The scheduler may take its time over both, so nothing else ends the wait."""
+    async with serving(tokenizer) as app:
+        app.scheduler.deliver = lambda message: None
+        asked = [asyncio.create_task(app.post(path, model_path="/models/2")) for path in (PATH, "/stop_profile")]
+        await until(lambda: len(app.scheduler.received) == 2, 5, "the scheduler was asked")
+        app.service.end(failure)
+        for answer in await asyncio.wait_for(asyncio.gather(*asked), 2):
+            assert (answer.status_code, answer.json()["error"]["message"]) == (503, message)
+        assert (await app.client.get("/v1/loads")).json()["error"]["message"] == message  # at once
+        app.service.lifecycle.state = ReplicaState.READY  # for the end of the test
 
 
 async def test_all_fields_reach_it(tokenizer: Tokenizer) -> None:
