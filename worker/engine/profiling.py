@@ -10,11 +10,13 @@ from worker.ipc.messages import StartProfile
 
 
 class ProfileFault(Exception):
-    """A profile cannot be recorded or written, for the reason given. `param`: the field at fault."""
+    """A profile cannot be recorded or written, for the reason given. `param`: the field at fault; `status` of the HTTP
+    answer: 500 where nothing that was asked for is at fault."""
 
-    def __init__(self, text: str, *, param: str | None = None) -> None:
+    def __init__(self, text: str, *, param: str | None = None, status: int = 400) -> None:
         super().__init__(text)
         self.param = param
+        self.status = status
 
 
 class Profiler(Protocol):

@@ -30,12 +30,16 @@ class TorchProfiler:
         supported = supported_activities()  # type: ignore[no-untyped-call]
         if not {_ACTIVITIES[name] for name in activities} <= supported:
             raise ProfileFault(NO_CUPTI, param="activities")
-        self._profile = profile(
+        recording = profile(
             activities=[_ACTIVITIES[name] for name in activities],
             record_shapes=asked.record_shapes,
             with_stack=asked.with_stack,
         )
-        self._profile.start()
+        try:
+            recording.start()
+        except RuntimeError as error:  # somebody else records in this process
+            raise ProfileFault(f"torch.profiler cannot record: {error}", status=500) from None
+        self._profile = recording
 
     def range(self, name: str) -> AbstractContextManager[object]:
         recorded: AbstractContextManager[object] = record_function(name)
@@ -50,4 +54,4 @@ class TorchProfiler:
             recorded.stop()
             recorded.export_chrome_trace(str(path))
         except (OSError, RuntimeError) as error:
-            raise ProfileFault(f"The profile could not be written to {path}: {error}") from None
+            raise ProfileFault(f"The profile could not be written to {path}: {error}.", status=500) from None

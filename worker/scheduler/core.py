@@ -149,6 +149,7 @@ class Scheduler:
             case StartProfile() | StopProfile():
                 self._emit(self._profiles.answer(message))
             case Shutdown():
+                self._profiles.abandon()
                 self.shut_down = True
             case _:
                 self._emit(self._answer(message))

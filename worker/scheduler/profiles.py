@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from worker.engine.batch import ForwardBatch, PendingStep, StepFailed, StepResult
@@ -38,7 +39,7 @@ class Profiles:
         try:
             return self._start(call) if isinstance(call, StartProfile) else self._stop(call)
         except ProfileFault as fault:
-            return CallReply(call_id=call.call_id, ok=False, message=str(fault), param=fault.param)
+            return CallReply(call_id=call.call_id, ok=False, message=str(fault), status=fault.status, param=fault.param)
 
     def end(self, path: Path) -> None:
         """The last step that was asked for is over."""
@@ -49,6 +50,13 @@ class Profiles:
                 self._told = f"{RUNS_NOT} {fault}"
             logger.info("%s", self._told)
 
+    def abandon(self) -> None:
+        """The replica ends: what is being recorded is not written, and leaves no empty file behind."""
+        if self._path is not None:
+            path, self._path = self._path, None
+            _remove(path)
+            logger.warning("The replica ends, and with it the profile that was to be written to %s.", path)
+
     def _start(self, asked: StartProfile) -> CallReply:
         if self._profiler is None:
             raise ProfileFault(NOTHING_TO_PROFILE)
@@ -58,7 +66,7 @@ class Profiles:
         try:
             self._profiler.start(asked)
         except ProfileFault:
-            path.unlink()
+            _remove(path)
             raise
         self._path, self._steps_left = path, asked.num_steps
         self.launch = self._launch_recorded
@@ -68,9 +76,8 @@ class Profiles:
     def _stop(self, call: StopProfile) -> CallReply:
         if self._path is None:
             raise ProfileFault(self._told)
-        path = self._finish()
         self._told = RUNS_NOT
-        return CallReply(call_id=call.call_id, ok=True, message=str(path))
+        return CallReply(call_id=call.call_id, ok=True, message=str(self._finish()))
 
     def _new_file(self, asked: StartProfile) -> Path:
         """An empty file, so that what is wrong with its place is known at once."""
@@ -88,7 +95,11 @@ class Profiles:
         assert self._path is not None and self._profiler is not None
         path, self._path = self._path, None
         self.launch = self._runner_launch
-        self._profiler.stop(path)
+        try:
+            self._profiler.stop(path)
+        except ProfileFault:
+            _remove(path)
+            raise
         return path
 
     def _launch_recorded(self, batch: ForwardBatch) -> PendingStep:
@@ -106,6 +117,12 @@ class Profiles:
                 self.end(last)
             raise
         return _RecordedStep(pending, self, self._profiler, batch.step_id, last)
+
+
+def _remove(path: Path) -> None:
+    """A file that holds no profile, as far as the disk still lets us."""
+    with suppress(OSError):
+        path.unlink()
 
 
 class _RecordedStep:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from tests.helpers.builders import SchedulerBench
 from worker.engine.profiling import ProfileFault
-from worker.ipc.messages import CallReply, StartProfile, StopProfile
+from worker.ipc.messages import CallReply, Shutdown, StartProfile, StopProfile
 from worker.scheduler.profiles import Profiles
 
 
@@ -137,14 +138,27 @@ def test_what_cannot_be_recorded_or_written_is_said(tmp_path: Path) -> None:
     assert bench.start() == CallReply(call_id=1, ok=False, message="No such thing.", param="activities")
     assert list((tmp_path / "new").iterdir()) == []
     bench.recorder.start_fault = None
-    bench.recorder.stop_fault = ProfileFault("The disk is full.")
+    bench.recorder.stop_fault = ProfileFault("The disk is full.", status=500)
     assert bench.start().ok
-    assert bench.stop() == CallReply(call_id=2, ok=False, message="The disk is full.")
+    assert bench.stop() == CallReply(call_id=2, ok=False, message="The disk is full.", status=500)
+    assert list((tmp_path / "new").iterdir()) == []
+    assert bench.stop() == CallReply(call_id=2, ok=False, message="No profile is being recorded.")
     bench.folder = tmp_path / "file"
     bench.folder.write_text("")
     refused = bench.start()
     assert (refused.ok, refused.param) == (False, "output_dir")
     assert refused.message == f"Nothing can be written to {bench.folder}/new: Not a directory."
+
+
+def test_a_replica_that_ends_while_it_records_leaves_no_empty_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(tmp_path)
+    path = bench.start().message
+    with caplog.at_level(logging.WARNING):
+        bench.scheduler.handle(Shutdown())
+    assert bench.scheduler.shut_down and list((tmp_path / "new").iterdir()) == []
+    assert path in caplog.text
 
 
 def test_a_simulated_device_has_nothing_to_profile() -> None:
