@@ -14,6 +14,7 @@ from worker.server.anthropic_schemas import CountTokensBody, MessagesBody
 from worker.server.embedding_schemas import EmbeddingsBody, EncodeBody
 from worker.server.fields import Body
 from worker.server.http import JsonAnswer
+from worker.server.profiles import StartProfileBody
 from worker.server.responses_schemas import ResponsesBody
 from worker.server.schemas import (
     AbortBody,
@@ -21,6 +22,7 @@ from worker.server.schemas import (
     CompletionRequest,
     DetokenizeBody,
     GenerateBody,
+    PauseBody,
     TokenizeBody,
 )
 from worker.server.service import Service
@@ -38,7 +40,15 @@ _BODIES: Mapping[str, type[Body]] = {
     "/tokenize": TokenizeBody,
     "/detokenize": DetokenizeBody,
     "/abort_request": AbortBody,
+    "/pause_generation": PauseBody,
     "/update_weights_from_disk": UpdateWeightsBody,
+    "/start_profile": StartProfileBody,
+}
+_BODY_MAY_LACK = frozenset({"/pause_generation", "/start_profile"})
+_COMMANDS: Mapping[str, str] = {
+    "/flush_cache": "Empty the prefix cache.",
+    "/continue_generation": "End a pause.",
+    "/stop_profile": "Write what was recorded.",
 }
 _STREAMED = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/generate"})
 _FACTS = ("/v1/models", "/model_info", "/server_info", "/v1/loads", "/health")
@@ -70,6 +80,7 @@ def _document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Canopy replica", "version": "1"},
         "paths": {path: {"post": _post(path, body)} for path, body in _BODIES.items()}
+        | {path: {"post": _command(path, summary)} for path, summary in _COMMANDS.items()}
         | {path: {"get": {"operationId": path, "responses": _answers(path)}} for path in _FACTS},
         "components": {"schemas": schemas["$defs"]},
     }
@@ -80,9 +91,16 @@ def _post(path: str, body: type[Body]) -> dict[str, Any]:
     return {
         "operationId": path,
         "summary": (body.__doc__ or "").splitlines()[0],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        "requestBody": {
+            "required": path not in _BODY_MAY_LACK,
+            "content": {"application/json": {"schema": schema}},
+        },
         "responses": _answers(path),
     }
+
+
+def _command(path: str, summary: str) -> dict[str, Any]:
+    return {"operationId": path, "summary": summary, "responses": _answers(path)}
 
 
 def _answers(path: str) -> dict[str, Any]:
