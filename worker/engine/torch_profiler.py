@@ -30,16 +30,12 @@ class TorchProfiler:
         supported = supported_activities()  # type: ignore[no-untyped-call]
         if not {_ACTIVITIES[name] for name in activities} <= supported:
             raise ProfileFault(NO_CUPTI, param="activities")
-        recording = profile(
+        self._profile = profile(
             activities=[_ACTIVITIES[name] for name in activities],
             record_shapes=asked.record_shapes,
             with_stack=asked.with_stack,
         )
-        try:
-            recording.start()
-        except RuntimeError as error:  # somebody else records in this process
-            raise ProfileFault(f"torch.profiler cannot record: {error}", status=500) from None
-        self._profile = recording
+        self._profile.start()
 
     def range(self, name: str) -> AbstractContextManager[object]:
         recorded: AbstractContextManager[object] = record_function(name)
