@@ -20,7 +20,7 @@ _HELP = """usage: canopy COMMAND [flags]
   batch IN OUT  a file of requests, each answered once
   plan [TRACE]  how many replicas a load needs, by simulation
   tune [LOG ...]    what the tuning guide says to a running fleet, or to logs
-  bench         throughput of one engine, times of its kernels
+  bench         load on a server, runs beside each other, throughput of one engine, times of its kernels
 
 canopy COMMAND --help lists the flags of a command, canopy --version prints the version."""
 

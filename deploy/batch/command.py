@@ -59,7 +59,7 @@ def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
         with _stopped_by_sigterm():
             return _batch(settings, paths)
     except KeyboardInterrupt:
-        print("canopy batch: stopped; run the same command to go on.", file=sys.stderr)
+        print(f"canopy batch: stopped; {_again(settings)}", file=sys.stderr)
         return _STOPPED
 
 
@@ -73,7 +73,13 @@ def _batch(settings: BatchSettings, paths: Paths) -> int:
             journal.close()
     if faults:
         print(f"canopy batch: {faults} bad lines; see {paths.errors}.", file=sys.stderr)
-    elif not journal.failed and code == 0:
+    if journal.failed:
+        print(
+            f"canopy batch: {journal.failed} of the requests failed; see {paths.errors}"
+            + ("; --retry-failed sends them again." if paths.output is not None else "."),
+            file=sys.stderr,
+        )
+    if not faults and not journal.failed:
         paths.errors.unlink(missing_ok=True)
     return code or int(bool(faults or journal.failed))
 
@@ -148,6 +154,10 @@ def _read(path: Path, paths: Paths) -> tuple[Contents, int]:
     return contents, faults.count
 
 
+def _again(settings: BatchSettings) -> str:
+    return "run it again from the start." if settings.output == STDIO else "run the same command to go on."
+
+
 def _run(settings: BatchSettings, contents: Contents, journal: Journal) -> int:
     total, settled = len(contents.order), journal.answered + journal.failed
     if settled:
@@ -160,7 +170,7 @@ def _run(settings: BatchSettings, contents: Contents, journal: Journal) -> int:
         try:
             return asyncio.run(_send(settings, contents, journal, display, started or settings.base_url, clock))
         except (GivenUp, DiskFull) as error:
-            print(f"canopy batch: {error}; run the same command to go on.", file=sys.stderr)
+            print(f"canopy batch: {error}; {_again(settings)}", file=sys.stderr)
             return 1
         finally:
             display.close()

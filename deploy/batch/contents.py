@@ -94,7 +94,7 @@ def read_contents(path: Path, on_fault: OnFault) -> Contents:
             try:
                 columns.add(number, begin, len(line), parse(line))
             except LineFault as fault:
-                on_fault(number, None, str(fault))
+                on_fault(number, fault.custom_id, str(fault))
     return _arranged(path, whole.hexdigest(), columns, on_fault)
 
 

@@ -13,7 +13,11 @@ MAX_CUSTOM_ID = 512  # characters
 
 
 class LineFault(ValueError):
-    """A line that is no request, in one sentence."""
+    """A line that is no request, in one sentence. `custom_id`: where it has one."""
+
+    def __init__(self, sentence: str, custom_id: str | None = None) -> None:
+        super().__init__(sentence)
+        self.custom_id = custom_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +62,15 @@ def parse(line: bytes) -> Request:
     if not 0 < len(found.custom_id) <= MAX_CUSTOM_ID:
         raise LineFault(f"custom_id must have 1 to {MAX_CUSTOM_ID} characters")
     if found.method != "POST":
-        raise LineFault('method must be "POST"')
+        raise LineFault('method must be "POST"', found.custom_id)
     if found.url not in URLS:
-        raise LineFault(f"url must be one of {', '.join(URLS)}")
+        raise LineFault(f"url must be one of {', '.join(URLS)}", found.custom_id)
     body = bytes(found.body)
     try:
         if _STREAM.decode(body).stream:
-            raise LineFault("body.stream must be false: a batch has whole answers")
+            raise LineFault("body.stream must be false: a batch has whole answers", found.custom_id)
     except (msgspec.ValidationError, msgspec.DecodeError):
-        raise LineFault("body must be an object, and its stream true or false") from None
+        raise LineFault("body must be an object, and its stream true or false", found.custom_id) from None
     return Request(found.custom_id, found.url, body)
 
 

@@ -86,10 +86,11 @@ def test_bad_lines_and_failures_go_to_the_error_file(
     assert "line 21: its custom_id was used by an earlier line" in shown
     assert "line 23: url must be one of /v1/chat/completions, " in shown
     assert "3 bad lines; see " in shown
+    assert f"1 of the requests failed; see {tmp_path / 'out.errors.jsonl'}; --retry-failed sends them again." in shown
     errors = errors_in(tmp_path)
     assert [(e["custom_id"], e["error"]["code"], e["error"].get("line")) for e in errors] == [
         (None, "invalid_line", 22),
-        (None, "invalid_line", 23),
+        ("r20", "invalid_line", 23),
         ("r3", "invalid_line", 21),
         ("r5", "http_400", None),
     ]

@@ -126,7 +126,7 @@ def test_an_error_file_that_is_none_is_refused_and_kept(
 
 
 def test_an_output_that_is_no_regular_file_is_refused(tmp_path: Path, contents: Contents) -> None:
-    for path in (tmp_path, Path("/dev/full")):
+    for path in (tmp_path, Path("/dev/null")):
         with pytest.raises(UserError, match="is no regular file"):
             open_once(Paths(path, tmp_path / "errors"), contents)
 
