@@ -32,6 +32,7 @@ COLUMNS = (
     Column("failed", "requests", "failed", 0, -1),
     Column("request_throughput", "throughput", "req/s", 2, 1),
     Column("output_throughput", "throughput", "out tok/s", 1, 1),
+    Column("input_throughput", "throughput", "in tok/s", 1, 1),
     Column("request_goodput", "throughput", "good req/s", 2, 1),
     Column("cache_hit_rate", "throughput", "prefix hits", 3, 1),
     Column("mean_ttft_ms", "TTFT (ms)", "mean", 1, -1),
@@ -65,6 +66,8 @@ class Cell:
 def page(title: str, runs: Sequence[RunRecord]) -> str:
     """The whole file. Raises UserError without matplotlib."""
     columns = [column for column in COLUMNS if any(run.figures.get(column.key) is not None for run in runs)]
+    if all(run.generates for run in runs):
+        columns = [column for column in columns if column.key != "input_throughput"]
     settings = [name for name in _SETTINGS if any(run.figures.get(name) is not None for run in runs)]
     template = resources.files("benchmarks.report").joinpath("page.html").read_text(encoding="utf-8")
     swept = [name for name in dict.fromkeys(run.series for run in runs) if sum(r.series == name for r in runs) > 1]

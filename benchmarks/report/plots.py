@@ -13,6 +13,12 @@ from benchmarks.serve.results import QUANTILES
 
 _COMMAND = "canopy bench report"
 _LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e_latency": "end-to-end latency"}
+_COURSE = {
+    "output_throughput": "Output tokens/s",
+    "input_throughput": "Input tokens/s",
+    "in_flight": "Requests in flight",
+    "ttft_ms": "Mean TTFT (ms)",
+}
 _WIDE = 4
 _SHARES = [share / 100 for share in QUANTILES]
 
@@ -22,16 +28,19 @@ def sweeps(runs: Sequence[RunRecord]) -> str | None:
     series = [name for name in _series(runs) if sum(run.series == name for run in runs) > 1]
     if not series:
         return None
-    figure, axes = pyplot(_COMMAND).subplots(1, 3, figsize=(11.5, 3.7), constrained_layout=True)
-    lowest = min(series, key=lambda name: fmean(r.figures["mean_ttft_ms"] for r in runs if r.series == name))
+    keys = _told(runs, ("ttft", "tpot", "e2e_latency"))
+    figure, rows = pyplot(_COMMAND).subplots(1, len(keys), figsize=(11.5, 3.7), constrained_layout=True, squeeze=False)
+    axes = rows[0]
+    lowest = min(series, key=lambda name: fmean(_mean(r, keys[0]) for r in runs if r.series == name))
     for name in series[:COLOURS]:
         levels = sorted((run for run in runs if run.series == name), key=_order)
         shade = colour(_series(runs).index(name))
-        for axis, key in zip(axes, ("ttft", "tpot", "e2e_latency"), strict=True):
+        for axis, key in zip(axes, keys, strict=True):
             _draw_sweep(axis, levels, key, shade)
-        _name_levels(axes[0], levels, above=name != lowest)
-    for axis, title in zip(axes, ("TTFT", "TPOT", "End-to-end latency"), strict=True):
-        label(axis, title, "output tokens/s", "ms" if title == "TTFT" else "")
+        _name_levels(axes[0], levels, keys[0], above=name != lowest)
+    tokens = "output tokens/s" if all(run.generates for run in runs) else "tokens/s, embeddings' input"
+    for axis, key in zip(axes, keys, strict=True):
+        label(axis, _capital(_LATENCIES[key]), tokens, "ms" if key == keys[0] else "")
         _scale(axis.yaxis)
         axis.set_xlim(left=0)
     return element(figure)
@@ -42,13 +51,15 @@ def distributions(runs: Sequence[RunRecord]) -> str | None:
     told = [(run, index) for index, run in enumerate(drawn(runs, COLOURS)) if run.figures.get("quantiles")]
     if not told:
         return None
-    figure, axes = pyplot(_COMMAND).subplots(1, 4, figsize=(11.5, 3.3), constrained_layout=True, sharey=True)
-    for axis, (key, title) in zip(axes, _LATENCIES.items(), strict=True):
+    keys = _told(runs, tuple(_LATENCIES))
+    shape = {"figsize": (11.5, 3.3), "constrained_layout": True, "sharey": True, "squeeze": False}
+    figure, rows = pyplot(_COMMAND).subplots(1, len(keys), **shape)
+    for axis, key in zip(rows[0], keys, strict=True):
         for run, index in told:
             values = run.figures["quantiles"].get(key) or []
             if values:
                 axis.plot([max(value, 1e-2) for value in values], _SHARES, color=colour(index), linewidth=1.8)
-        label(axis, title[0].upper() + title[1:], "ms", "share of requests" if key == "ttft" else "")
+        label(axis, _capital(_LATENCIES[key]), "ms", "share of requests" if key == keys[0] else "")
         _scale(axis.xaxis)
         axis.set_ylim(0, 1.01)
     return element(figure)
@@ -59,27 +70,50 @@ def timelines(runs: Sequence[RunRecord]) -> str | None:
     told = [(run, index) for index, run in enumerate(drawn(runs, COLOURS)) if run.figures.get("timeline")]
     if not told:
         return None
-    figure, axes = pyplot(_COMMAND).subplots(3, 1, figsize=(11.5, 6.6), constrained_layout=True, sharex=True)
-    rows = (
-        ("output_throughput", "Output tokens/s"),
-        ("in_flight", "Requests in flight"),
-        ("ttft_ms", "Mean TTFT (ms)"),
+    rows = [
+        (key, title)
+        for key, title in _COURSE.items()
+        if any(run.figures["timeline"].get(key) for run, _ in told)
+        and (key != "input_throughput" or not all(run.generates for run in runs))
+    ]
+    height = 0.6 + 2 * len(rows)
+    figure, axes = pyplot(_COMMAND).subplots(
+        len(rows), 1, figsize=(11.5, height), constrained_layout=True, sharex=True, squeeze=False
     )
-    for axis, (key, title) in zip(axes, rows, strict=True):
+    for axis, (key, title) in zip(axes[:, 0], rows, strict=True):
         for run, index in told:
             line = run.figures["timeline"]
+            values = line.get(key) or []
             points = [
-                ((number + 0.5) * line["step_s"], value) for number, value in enumerate(line[key]) if value is not None
+                ((number + 0.5) * line["step_s"], value) for number, value in enumerate(values) if value is not None
             ]
             if points:
                 axis.plot(*zip(*points, strict=True), color=colour(index), linewidth=1.6)
-        label(axis, title, "seconds since the start" if key == "ttft_ms" else "", "")
+        label(axis, title, "seconds since the start" if key == rows[-1][0] else "", "")
         axis.set_xlim(left=0)
         if key == "ttft_ms":
             _scale(axis.yaxis)
         else:
             axis.set_ylim(bottom=0)
     return element(figure)
+
+
+def _told(runs: Sequence[RunRecord], keys: Sequence[str]) -> list[str]:
+    """Latencies that some run has."""
+    return [key for key in keys if any(run.figures.get(f"mean_{key}_ms") is not None for run in runs)]
+
+
+def _mean(run: RunRecord, key: str) -> float:
+    return float(run.figures.get(f"mean_{key}_ms") or 0.0)
+
+
+def _throughput(run: RunRecord) -> float:
+    """Output tokens a second; of embeddings those of their prompts."""
+    return float(run.figures["output_throughput" if run.generates else "input_throughput"])
+
+
+def _capital(title: str) -> str:
+    return title[0].upper() + title[1:]
 
 
 def _series(runs: Sequence[RunRecord]) -> list[str]:
@@ -94,15 +128,16 @@ def _order(run: RunRecord) -> tuple[float, float]:
 
 
 def _draw_sweep(axis: Any, levels: Sequence[RunRecord], key: str, shade: str) -> None:
-    rates = [run.figures["output_throughput"] for run in levels]
+    levels = [run for run in levels if run.figures.get(f"mean_{key}_ms") is not None]
+    rates = [_throughput(run) for run in levels]
     for part, style in (("mean", "-"), ("p99", ":")):
         values = [max(run.figures.get(f"{part}_{key}_ms") or 0.0, 1e-2) for run in levels]
         axis.plot(rates, values, style, color=shade, linewidth=1.8, marker="o", markersize=4)
 
 
-def _name_levels(axis: Any, levels: Sequence[RunRecord], *, above: bool) -> None:
+def _name_levels(axis: Any, levels: Sequence[RunRecord], key: str, *, above: bool) -> None:
     for run in levels:
-        at = run.figures["output_throughput"], max(run.figures["mean_ttft_ms"], 1e-2)
+        at = _throughput(run), max(_mean(run, key), 1e-2)
         where = {"xytext": (-5, 5), "ha": "right"} if above else {"xytext": (5, -11), "ha": "left"}
         axis.annotate(run.level, at, textcoords="offset points", color=SOFT, fontsize=7.5, **where)
 

@@ -12,7 +12,7 @@ import orjson
 from benchmarks.traces import text_lines
 from common.errors import UserError
 
-_NEEDED = ("completed", "duration", "request_throughput", "output_throughput", "mean_ttft_ms", "mean_e2e_latency_ms")
+_NEEDED = ("completed", "duration", "request_throughput", "mean_e2e_latency_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,11 @@ class RunRecord:
     def name(self) -> str:
         """As it is called in the page."""
         return " ".join(part for part in (self.series, self.level) if part)
+
+    @property
+    def generates(self) -> bool:
+        """Whether its answers were made of tokens; embeddings have figures of prompts only."""
+        return self.figures.get("output_throughput") is not None
 
     @property
     def failed(self) -> int:

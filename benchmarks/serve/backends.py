@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
 import orjson
 
 from benchmarks.serve.outcomes import Outcome
@@ -43,6 +44,8 @@ class Api(Protocol):
     """One API. Reading never raises for what a server may send, except ValueError, KeyError and TypeError."""
 
     path: str
+    generates: bool
+    """Whether answers are made of tokens, one after the other."""
 
     def body(self, ask: Ask, wishes: Wishes) -> dict[str, Any]:
         """The request's body; numpy arrays stay what they are."""
@@ -65,6 +68,7 @@ class Native:
     """SGLang's /generate. Events are cumulative, so only the last one is read as a whole."""
 
     path = "/generate"
+    generates = True
 
     def body(self, ask: Ask, wishes: Wishes) -> dict[str, Any]:
         sampling: dict[str, Any] = {"temperature": wishes.temperature, "top_p": wishes.top_p}
@@ -106,6 +110,8 @@ class Native:
 class OpenAi:
     """OpenAI's completions, or its chats. A stream event that brings no text brings no token, except that a server
     without a tokenizer sends completions without text."""
+
+    generates = True
 
     def __init__(self, *, chat: bool) -> None:
         self._chat = chat
@@ -163,12 +169,63 @@ class OpenAi:
         outcome.cached_tokens = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
 
 
-_NATIVE, _COMPLETIONS, _CHAT = Native(), OpenAi(chat=False), OpenAi(chat=True)
+class Embeddings:
+    """OpenAI's embeddings: one input a request, answered at once. Only prompts have tokens."""
+
+    path = "/v1/embeddings"
+    generates = False
+
+    def body(self, ask: Ask, wishes: Wishes) -> dict[str, Any]:
+        return {"model": wishes.model, "input": ask.prompt} | dict(ask.fields) | dict(wishes.extra)
+
+    def event(self, data: bytes, outcome: Outcome) -> bool:
+        raise ValueError("embeddings are not streamed")
+
+    def whole(self, data: bytes, outcome: Outcome) -> None:
+        found = _VECTORS.decode(data)
+        outcome.error = _error_of({"error": found.error})
+        if outcome.error:
+            return
+        if not found.data or any(bytes(vector.embedding) in _EMPTY for vector in found.data):
+            outcome.error = "The answer has no embedding."
+        outcome.input_tokens = found.usage.prompt_tokens or outcome.input_tokens
+        details = found.usage.prompt_tokens_details
+        outcome.cached_tokens = details.cached_tokens if details else 0
+
+    def ended(self, outcome: Outcome, last: bytes) -> None:
+        raise ValueError("embeddings are not streamed")
+
+
+class _Cached(msgspec.Struct):
+    cached_tokens: int = 0
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    prompt_tokens_details: _Cached | None = None
+
+
+class _Vector(msgspec.Struct):
+    embedding: msgspec.Raw
+
+
+class _Vectors(msgspec.Struct):
+    """An answer with embeddings, whose numbers stay unread."""
+
+    data: list[_Vector] = []
+    usage: _Usage = msgspec.field(default_factory=_Usage)
+    error: Any = None
+
+
+_VECTORS = msgspec.json.Decoder(_Vectors)
+_EMPTY = (b"[]", b'""', b"null")
+_NATIVE, _COMPLETIONS, _CHAT, _EMBEDDINGS = Native(), OpenAi(chat=False), OpenAi(chat=True), Embeddings()
 
 BACKENDS: Mapping[str, Api] = {
     **dict.fromkeys(("canopy", "sglang", "sglang-native"), _NATIVE),
     **dict.fromkeys(("canopy-oai", "sglang-oai", "vllm", "lmdeploy", "openai"), _COMPLETIONS),
     **dict.fromkeys(("canopy-chat", "sglang-oai-chat", "vllm-chat", "lmdeploy-chat", "openai-chat"), _CHAT),
+    **dict.fromkeys(("canopy-embeddings", "sglang-embedding", "openai-embeddings"), _EMBEDDINGS),
 }
 
 
@@ -180,6 +237,11 @@ def is_chat(backend: str) -> bool:
 def is_native(backend: str) -> bool:
     """Whether a backend answers with token ids."""
     return BACKENDS[backend] is _NATIVE
+
+
+def generates(backend: str) -> bool:
+    """Whether a backend answers with text, not with embeddings."""
+    return BACKENDS[backend].generates
 
 
 def _error_of(fields: Any) -> str:

@@ -34,15 +34,16 @@ class Target:
     async def client(self, options: argparse.Namespace) -> Client:
         """Who sends the load. Raises UserError if the server does not name its model and nobody else does."""
         model = options.served_model_name or options.model or await _first_model(self)
+        api = BACKENDS[options.backend]
         wishes = Wishes(
             model=model,
-            stream=not options.disable_stream,
-            ignore_eos=not options.disable_ignore_eos,
+            stream=api.generates and not options.disable_stream,
+            ignore_eos=api.generates and not options.disable_ignore_eos,
             temperature=options.temperature,
             top_p=options.top_p,
             extra=options.extra_request_body,
         )
-        return Client(self.session, self.base_url, BACKENDS[options.backend], wishes, MonotonicClock())
+        return Client(self.session, self.base_url, api, wishes, MonotonicClock())
 
 
 @asynccontextmanager

@@ -3,7 +3,8 @@
 custom (and sharegpt): `prompt` or `question`, with `output_tokens` (or max_tokens) where the answer's length is known;
 or `conversations`, of which the first message is the prompt and the second tells how long its answer is; or `turns`, a
 list of what the user says, one after the other.
-openai: bodies of OpenAI's requests (`messages` or `prompt`, max_tokens, ...), or lines of a batch file that hold one.
+openai: bodies of OpenAI's requests (`messages`, `prompt` or `input`, max_tokens, ...), or lines of a batch file that
+hold one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from common.model_tokenizer import ModelTokenizer
 
 _FLAG = "--dataset-path"
 _LENGTHS = ("max_completion_tokens", "max_tokens", "output_tokens")
-_OWN = ("model", "stream", "stream_options", "messages", "prompt", *_LENGTHS)  # of a body, set by the run
+_OWN = ("model", "stream", "stream_options", "messages", "prompt", "input", *_LENGTHS)  # of a body, set by the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Reader:
     tokenizer: ModelTokenizer | None
     output_tokens: int | None = None
     context_tokens: int | None = None
+    embeds: bool = False
 
     def custom(self, entry: dict[str, Any]) -> Session | None:
         """Raises KeyError, TypeError or IndexError if the line has another form."""
@@ -54,10 +56,10 @@ class Reader:
     def openai(self, entry: dict[str, Any]) -> Session | None:
         """Raises KeyError or TypeError if the line has another form."""
         body = entry.get("body", entry)
-        key = "messages" if self.chat else "prompt"
+        key = "messages" if self.chat else "input" if self.embeds else "prompt"
         if key not in body:
             raise KeyError(key)
-        if not isinstance(body[key], list if self.chat else str):
+        if not isinstance(body[key], list if self.chat else (str, list) if self.embeds else str):
             raise TypeError(f"{key} has another type")
         rest = {name: value for name, value in body.items() if name not in _OWN}
         return Session((Turn(body[key], self.output_tokens or _length_of(body), fields=rest),))

@@ -57,8 +57,9 @@ async def _follow(tally: Tally, clock: Clock, progress: Progress, task: object) 
 def line(tally: Tally, requests_per_s: float, tokens_per_s: float) -> str:
     """The state in words: rates as given, the rest by the last requests."""
     recent = tally.outcomes[-_RECENT:]
-    ttfts = [outcome.ttft_s for outcome in recent if outcome.success]
+    ttfts = [outcome.ttft_s for outcome in recent if outcome.success and outcome.output_tokens]
     failed = sum(not outcome.success for outcome in tally.outcomes)
-    parts = [f"{tally.in_flight} in flight", f"{requests_per_s:.1f} req/s", f"{tokens_per_s:,.0f} tok/s"]
+    parts = [f"{tally.in_flight} in flight", f"{requests_per_s:.1f} req/s"]
+    parts += [f"{tokens_per_s:,.0f} tok/s"] if tally.output_tokens else []
     parts += [f"TTFT {1000 * float(np.median(ttfts)):.0f} ms"] if ttfts else []
     return " · ".join([*parts, *([f"{failed} failed"] if failed else [])])

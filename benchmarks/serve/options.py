@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.arguments import Arguments
-from benchmarks.serve.backends import BACKENDS, is_chat, is_native
+from benchmarks.serve.backends import BACKENDS, generates, is_chat, is_native
 from benchmarks.serve.results import Goal
 from benchmarks.serve.schedule import Ramp, RampStrategy
 from common.errors import UserError
@@ -41,7 +41,7 @@ def parse(argv: Sequence[str] | None, prog: str | None) -> argparse.Namespace:
     _check_numbers(options)
     _check_load(options)
     _check_prompts(options)
-    options.goal = _goal(options.goodput)
+    options.goal = _goal(options.goodput, generates(options.backend))
     options.ramp = _ramp(options)
     return options
 
@@ -51,6 +51,7 @@ def _parser(prog: str | None) -> Arguments:
         prog=prog,
         description="Load on a running server or gateway, and its figures; docs/benchmarking.md explains them.",
     )
+    made.usage = "%(prog)s [flags]"
     _add_target(made)
     _add_datasets(made)
     _add_load(made)
@@ -203,6 +204,8 @@ def _check_prompts(options: argparse.Namespace) -> None:
     ids = not options.tokenizer or options.tokenize_prompt
     if is_chat(backend) and options.tokenize_prompt:
         raise UserError(f"--tokenize-prompt: --backend {backend} takes no token ids.")
+    if name == "conversation" and not generates(backend):
+        raise UserError(f"--backend {backend} has no answers that conversations could go on with.")
     if name == "conversation" and ids and not is_native(backend):
         raise UserError(
             f"--backend {backend} does not answer with token ids, which conversations of token ids go on with: give "
@@ -223,7 +226,7 @@ def _ramp(options: argparse.Namespace) -> Ramp | None:
     return Ramp(RampStrategy(options.ramp_up_strategy), *ends)
 
 
-def _goal(words: Sequence[str] | None) -> Goal | None:
+def _goal(words: Sequence[str] | None, of_answers: bool) -> Goal | None:
     if not words:
         return None
     limits = {}
@@ -233,4 +236,6 @@ def _goal(words: Sequence[str] | None) -> Goal | None:
             limits[_GOALS[name]] = float(limit)
         except (KeyError, ValueError):
             raise UserError(f"--goodput: {word!r} is not one of {', '.join(_GOALS)} with a limit in ms.") from None
+    if not of_answers and set(limits) != {_GOALS["e2el"]}:
+        raise UserError("--goodput: embeddings come at once, so e2el is their only limit.")
     return Goal(limits)

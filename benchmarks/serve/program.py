@@ -16,6 +16,7 @@ import orjson
 import uvloop
 
 from benchmarks.serve import schedule
+from benchmarks.serve.backends import generates
 from benchmarks.serve.connection import connected, flush_cache, server_info, wait_ready, warm_up
 from benchmarks.serve.display import shown
 from benchmarks.serve.load import Load, Run
@@ -98,7 +99,7 @@ def _record(options: argparse.Namespace, rate: float, bound: int | None, run: Ru
     found |= {"request_rate": rate if rate != float("inf") else _pace(options), "max_concurrency": bound}
     found |= {"time": datetime.now(UTC).isoformat(), "client": f"canopy {metadata.version('canopy-serve')}"}
     found |= {"client_host": f"{platform.machine()}, Python {platform.python_version()}"}
-    figures = summary(run, options.goal, content.count_tokens)
+    figures = summary(run, options.goal, content.count_tokens, generates=generates(options.backend))
     if not paced:
         figures |= {"mean_send_delay_ms": None, "p99_send_delay_ms": None}
     return found | figures | {"notes": notes(run, paced=paced, max_concurrency=bound)}

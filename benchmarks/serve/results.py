@@ -24,6 +24,10 @@ DEFINITIONS = {
 }
 PERCENTILES = (90, 95, 99)
 QUANTILES = (0, 1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 85, 90, 92.5, 95, 97.5, 99, 99.5, 99.9, 100)
+_OF_ANSWERS = (  # figures that only generated tokens have
+    *("total_output_tokens", "total_output_tokens_retokenized", "num_retractions", "output_throughput"),
+    *("max_output_tokens_per_s", "accept_length"),
+)
 _BINS = 120
 _BARELY_LATE_S = 0.05
 
@@ -42,8 +46,15 @@ class Goal:
         return all(float(np.mean(found[name])) <= limit for name, limit in self.limits_ms.items() if len(found[name]))
 
 
-def summary(run: Run, goal: Goal | None = None, retokenized: Callable[[str], int] | None = None) -> dict[str, Any]:
-    """The figures of one run. `retokenized` counts the tokens of an answer's text anew."""
+def summary(
+    run: Run,
+    goal: Goal | None = None,
+    retokenized: Callable[[str], int] | None = None,
+    *,
+    generates: bool = True,
+) -> dict[str, Any]:
+    """The figures of one run. `retokenized` counts the tokens of an answer's text anew. Embeddings (not `generates`)
+    have no figures of output tokens, and of latencies only the end-to-end one."""
     good, duration_s = [outcome for outcome in run.outcomes if outcome.success], run.duration_s
     inputs, outputs = sum(o.input_tokens for o in good), sum(o.output_tokens for o in good)
     figures: dict[str, Any] = {
@@ -67,7 +78,11 @@ def summary(run: Run, goal: Goal | None = None, retokenized: Callable[[str], int
         "max_output_tokens_per_s": _most_tokens(good),
         "accept_length": None,
     }
-    latencies = _latencies_ms(good)
+    latencies, timeline = _latencies_ms(good), _timeline(run, good)
+    if not generates:
+        figures = {name: value for name, value in figures.items() if name not in _OF_ANSWERS}
+        latencies = {"e2e_latency": latencies["e2e_latency"]}
+        timeline = {name: timeline[name] for name in ("step_s", "in_flight", "input_throughput")}
     for name, values in latencies.items():
         figures |= _distribution(name, values)
     if goal is not None:
@@ -76,7 +91,7 @@ def summary(run: Run, goal: Goal | None = None, retokenized: Callable[[str], int
         figures["goodput_share"] = met / max(1, len(run.outcomes))
     figures |= _own(run, good)
     figures["quantiles"] = {name: _quantiles(values) for name, values in latencies.items()}
-    figures["timeline"] = _timeline(run, good)
+    figures["timeline"] = timeline
     return figures
 
 
@@ -168,14 +183,16 @@ def _most_tokens(outcomes: Sequence[Outcome]) -> float:
 
 
 def _timeline(run: Run, good: Sequence[Outcome]) -> dict[str, Any]:
-    """The run in at most 120 equal steps of `step_s`: output tokens a second, requests in flight at each step's middle,
-    mean TTFT in ms of the requests that began in it (None: none did)."""
+    """The run in at most 120 equal steps of `step_s`: output tokens a second, tokens a second of the prompts that were
+    answered, requests in flight at each step's middle, mean TTFT in ms of the requests that began in it (None: none
+    did)."""
     bins = int(min(_BINS, max(10, run.duration_s)))
     step_s = run.duration_s / bins
     times, counts = _token_times(good)
     begins = np.asarray([o.begin_s - run.begin_s for o in good])
     ends = begins + np.asarray([o.latency_s for o in good])
     ttfts_ms = np.asarray([1000 * o.ttft_s for o in good])
+    inputs = np.asarray([float(o.input_tokens) for o in good])
 
     def binned(at_s: Floats, weights: Floats) -> Floats:
         places = np.clip((at_s / step_s).astype(int), 0, bins - 1)
@@ -187,6 +204,7 @@ def _timeline(run: Run, good: Sequence[Outcome]) -> dict[str, Any]:
     return {
         "step_s": step_s,
         "output_throughput": [round(float(rate), 1) for rate in binned(times - run.begin_s, counts) / step_s],
+        "input_throughput": [round(float(rate), 1) for rate in binned(ends, inputs) / step_s],
         "in_flight": [int(count) for count in in_flight],
         "ttft_ms": [round(float(s / n), 2) if n else None for s, n in zip(sums, started, strict=True)],
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.serve import workloads
-from benchmarks.serve.backends import is_chat
+from benchmarks.serve.backends import generates, is_chat
 from benchmarks.serve.datasets import Reader, from_file
 from benchmarks.serve.options import FILES, TRACES
 from benchmarks.serve.prompts import Form, as_chat, as_ids, as_text
@@ -92,10 +92,13 @@ def _conversations(options: argparse.Namespace) -> Conversations:
 
 
 def _of_file(options: argparse.Namespace, tokenizer: ModelTokenizer | None) -> list[Session]:
-    reader = Reader(is_chat(options.backend), tokenizer, options.sharegpt_output_len, options.sharegpt_context_len)
+    embeds = not generates(options.backend)
+    lengths = options.sharegpt_output_len, options.sharegpt_context_len
+    reader = Reader(is_chat(options.backend), tokenizer, *lengths, embeds)
     read = reader.openai if options.dataset_name == "openai" else reader.custom
     found = from_file(Path(options.dataset_path), read, options.num_prompts)
-    if options.dataset_name != "openai" and any(turn.output_tokens is None for one in found for turn in one.turns):
+    told = embeds or options.dataset_name == "openai"
+    if not told and any(turn.output_tokens is None for one in found for turn in one.turns):
         raise UserError(
             f"{options.dataset_path} does not tell how long answers are: give --sharegpt-output-len, or --tokenizer "
             "if it holds recorded answers."

@@ -59,6 +59,8 @@ def table(figures: Mapping[str, Any]) -> str:
         if figures.get(key) is not None:
             lines.append(_row(title, _text(figures[key], form)))
     for name, title in _TITLES.items():
+        if f"mean_{name}_ms" not in figures:
+            continue
         lines.append(f"{title:-^{_WIDTH}}")
         for part in ("mean", "median", *(f"p{p}" for p in PERCENTILES), *(["max"] if name == "itl" else [])):
             label = f"{part.capitalize()} {'E2E Latency' if name == 'e2e_latency' else name.upper()} (ms)"
