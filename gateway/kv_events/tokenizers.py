@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import TypeVar
 
 import msgspec
@@ -102,16 +103,31 @@ class Tokenizers:
             await asyncio.gather(*self._loading.values())
 
     def close(self) -> None:
-        """End the threads; work in progress is abandoned."""
+        """End the threads; work in progress is abandoned, and no exit of the process waits for a load."""
         for task in self._loading.values():
             task.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _fetch(self, source: TokenizerSource) -> None:
         try:
-            self._encoders[source] = await self.run(partial(self._load, source, self._cache_bytes))
+            self._encoders[source] = await _forsakable(partial(self._load, source, self._cache_bytes))
             _LOG.info("Prompts are compared by tokens, with the tokenizer in %s.", source.path)
         except UserError as error:
             _LOG.warning("Prompts are compared by text: %s", error)
         finally:
             del self._loading[source]
+
+
+async def _forsakable(work: Callable[[], T]) -> T:
+    """The result of `work`, done in a thread of its own that the process does not wait for when it ends."""
+    result: Future[T] = Future()
+
+    def do() -> None:
+        result.set_running_or_notify_cancel()
+        try:
+            result.set_result(work())
+        except Exception as error:
+            result.set_exception(error)
+
+    Thread(target=do, name="tokenizer-load", daemon=True).start()
+    return await asyncio.wrap_future(result)
