@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from httptools import HttpParserError
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from common.http_upgrade import without_upgrade
 from gateway.proxy.endpoints import refusal
 from gateway.proxy.http1 import MAX_HEAD_BYTES
 
@@ -102,7 +103,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._read_bytes = len(data)
-        super().data_received(data)
+        super().data_received(data if self._in_request and not self._in_head else without_upgrade(data))
         if self._in_head:
             self.bound_head(len(data))
 

@@ -1,6 +1,6 @@
 """The accelerated data path: generation requests are answered inside uvicorn's HTTP protocol, bytes in, bytes out.
 
-Only the plain case is taken: a POST to a generation endpoint over HTTP/1.1, not pipelined, without Expect or Upgrade.
+Only the plain case is taken: a POST to a generation endpoint over HTTP/1.1, not pipelined, without Expect.
 Everything else goes uvicorn's way to the ASGI callable. Relies on how uvicorn 0.54's HttpToolsProtocol uses its
 `cycle`; `accelerate` checks that before it is used.
 """
@@ -245,7 +245,6 @@ class HotProtocol(BoundedProtocol):
             and not self.expect_100_continue
             and parser.get_method() == b"POST"
             and parser.get_http_version() == "1.1"
-            and not parser.should_upgrade()
             and not (self.browsers and any(name == b"origin" for name, _ in self.headers))
         ):
             self._bound_body()

@@ -32,6 +32,7 @@ from worker.launch.ready_file import write_ready_file
 from worker.server.app import create_app
 from worker.server.errors import RequestFault
 from worker.server.lifecycle import ReplicaState
+from worker.server.protocol import PlainProtocol
 from worker.server.service import ModelFiles, Service
 
 log = logging.getLogger(__name__)
@@ -244,7 +245,7 @@ def http_config(service: Service) -> uvicorn.Config:
     settings = service.settings
     return uvicorn.Config(
         create_app(service),
-        http="httptools",
+        http=PlainProtocol,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -372,3 +372,20 @@ async def test_idle_clients_are_dropped_and_busy_ones_are_not() -> None:
         assert await busy.reader.readuntil(b"\n\n")
         for client in (fresh, idle, busy):
             client.close()
+
+
+async def test_an_offer_of_another_protocol_is_passed_over(fast_path: bool) -> None:
+    """As Java's client makes it with each request."""
+
+    async def script(request: Received, reply: Reply) -> None:
+        assert not {"upgrade", "http2-settings", "connection"} & {name.lower() for name, _ in request.headers}
+        await reply.json(request.json["messages"][0]["content"])
+
+    offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAA")
+    async with FakeWorker(script) as worker, running_gateway([worker], fast_path=fast_path) as gateway:
+        client = await gateway.raw()
+        for text in ("one", "two\r\nupgrade: three"):
+            await client.send(request_bytes(chat_body(text), CHAT, *offer))
+            status, _, body = await client.response()
+            assert (status, json.loads(body)) == (200, text)
+        client.close()
