@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.helpers.builders import SchedulerBench
-from worker.ipc.messages import AbortAll, CallReply, FlushCache
+from worker.ipc.messages import AbortAll, CallReply, FinishReason, FlushCache
 
 # Few distinct starts, so that prompts share; lengths around page, chunk and pool boundaries.
 prompts = st.builds(
@@ -59,13 +59,15 @@ configs = st.fixed_dictionaries(
 class AnyTraffic(RuleBasedStateMachine):
     """A scheduler, and the frontend that talks to it."""
 
+    kind = SchedulerBench
+
     @initialize(config=configs, pool_tokens=st.sampled_from([64, 96, 320]))
     def start(self, config: dict[str, Any], pool_tokens: int) -> None:
         runner = {**config.pop("runner"), "num_pages": 0, "context_len": 100}
         config |= config.pop("scheduling")
         self.bounded = config["max_queued_requests"] is not None
         runner["num_pages"] = pool_tokens // runner["page_size"]
-        self.bench = SchedulerBench(runner, **config)
+        self.bench = self.kind(runner, **config)
         self.stopped: dict[str, int] = {}
         self.aborted: set[str] = set()
         self.may_fail = False
@@ -161,13 +163,21 @@ class AnyTraffic(RuleBasedStateMachine):
         assert load.num_used_tokens == load.num_running_reqs == load.num_waiting_reqs == 0
         assert load.finished_requests_total + load.aborted_requests_total == len(self.bench.told)
         for rid, told in self.bench.told.items():
-            expected = self.bench.expected(rid)
+            expected = self.expected(rid)
             assert told.tokens == expected[: len(told.tokens)]
             assert told.silenced or told.finish is not None
             if told.finish is not None and told.finish.kind == "abort":
-                assert rid in self.aborted or told.finish.status == 503 and (self.may_fail or self.bounded)
+                assert rid in self.aborted or self.may_abort(told.finish)
             elif not told.silenced:
                 assert told.tokens == expected
+
+    def expected(self, rid: str) -> list[int]:
+        """The tokens it would get alone."""
+        return self.bench.expected(rid)
+
+    def may_abort(self, finish: FinishReason) -> bool:
+        """Whether a request that nobody aborted may have ended so."""
+        return finish.status == 503 and (self.may_fail or self.bounded)
 
 
 AnyTraffic.TestCase.settings = settings(
