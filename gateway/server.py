@@ -25,6 +25,7 @@ from common.tracing.otlp import check_extra
 from gateway.admission.factory import make_keyring, share
 from gateway.app import Gateway, build
 from gateway.config import GatewaySettings
+from gateway.kv_events.mode import check_tokenizer
 from gateway.memory import MemoryTrimmer
 from gateway.processes.parent import run_processes
 from gateway.processes.siblings import Member
@@ -164,6 +165,7 @@ def run(settings: GatewaySettings) -> int:
     make_keyring(settings)  # so that bad files are told once, and not by each process
     tls_options(settings)
     check_extra(settings)
+    check_tokenizer(settings)
     return run_processes(settings.host, settings.port, settings.gateway_processes, partial(run_one, settings))
 
 

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
+_NOT_IN_NAMES = frozenset("/:@ ")
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class AllowedHosts:
     """Host names with * and ?, addresses, and networks. Without any, all hosts are allowed.
 
-    A name is compared as it is written: it is not looked up, so that what it points to later does not matter.
+    A name is compared as it is written: it is not looked up, so that what it points to later does not matter. Raises
+    ValueError for what can be none of them.
     """
 
     def __init__(self, rules: Sequence[str]) -> None:
@@ -23,6 +25,10 @@ class AllowedHosts:
             try:
                 self._networks.append(ipaddress.ip_network(rule, strict=False))
             except ValueError:
+                if not rule or _NOT_IN_NAMES & set(rule):
+                    raise ValueError(
+                        f"{rule!r} is no host; give names with * and ?, addresses, or networks as in 10.0.0.0/8"
+                    ) from None
                 self._patterns.append(rule.lower())
 
     def allow(self, url: str) -> bool:

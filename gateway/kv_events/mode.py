@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from common.errors import UserError
 from gateway.config import GatewaySettings
 from gateway.fleet.registry import Registry
 from gateway.kv_events.endpoints import TokenizerSource
@@ -29,9 +31,11 @@ class ExactMode:
 def make_exact_mode(
     settings: GatewaySettings, registry: Registry, metrics_registry: CollectorRegistry
 ) -> ExactMode | None:
-    """With --routing-mode exact: its parts, following the registry. Call inside a running event loop."""
+    """With --routing-mode exact: its parts, following the registry. Call inside a running event loop. Raises
+    UserError."""
     if settings.routing_mode != "exact":
         return None
+    check_tokenizer(settings)
     index = ExactIndex(settings.exact_index_bytes // BLOCK_BYTES)
     tokenizers = Tokenizers(settings.exact_token_cache_bytes)
     path = settings.exact_tokenizer_path
@@ -41,3 +45,10 @@ def make_exact_mode(
     ExactModeMetrics(metrics_registry, index, follower, tokenizers, preparer.results)
     registry.subscribe(follower.follow)
     return ExactMode(index, follower, tokenizers, preparer)
+
+
+def check_tokenizer(settings: GatewaySettings) -> None:
+    """Raise UserError if exact mode is to have a tokenizer that is not there."""
+    path = settings.exact_tokenizer_path
+    if settings.routing_mode == "exact" and path is not None and not Path(path).is_dir():
+        raise UserError(f"--exact-tokenizer-path: there is no directory {path} here.")

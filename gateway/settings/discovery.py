@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from common.settings import Settings, option
+from gateway.fleet.allowed_hosts import AllowedHosts
 
 _option = partial(option, category="Workers")
 
@@ -28,6 +29,12 @@ class DiscoverySettings(Settings):
     )
     service_discovery_namespace: str | None = _option(None, "namespace of the pods; default: our own", min_length=1)
 
+    @field_validator("allowed_worker_hosts", mode="after")
+    @classmethod
+    def _check_hosts(cls, value: list[str]) -> list[str]:
+        AllowedHosts(value)
+        return value
+
     @model_validator(mode="after")
     def _check_pairs(self) -> DiscoverySettings:
         for flag, pairs in (("--model-alias", self.model_alias), ("--selector", self.selector)):
@@ -37,6 +44,10 @@ class DiscoverySettings(Settings):
                     raise ValueError(f"{flag} {pair!r} is not a pair; write NAME=VALUE.")
         if self.service_discovery and not self.selector:
             raise ValueError("--service-discovery needs --selector NAME=VALUE, so that it takes no pod by mistake.")
+        if self.selector and not self.service_discovery:
+            raise ValueError("--selector chooses pods for --service-discovery; give both or none.")
+        if len(self.aliases) < len(set(self.model_alias)):
+            raise ValueError("--model-alias gives one name two models; NAME stands for one.")
         return self
 
     @property

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
+from urllib.parse import urlsplit
+
+from pydantic import field_validator
 
 from common.settings import option
 from common.tls import TlsSettings
@@ -28,3 +31,12 @@ class HttpSettings(TlsSettings):
     body_timeout_s: float = _option(
         30, "seconds until a request's body is complete, and one more for each 16 KiB that came", gt=0
     )
+
+    @field_validator("cors_allowed_origins", mode="after")
+    @classmethod
+    def _check_origins(cls, value: list[str]) -> list[str]:
+        for origin in value:
+            parts = urlsplit(origin)
+            if origin != "*" and (not parts.netloc or origin != f"{parts.scheme}://{parts.netloc}"):
+                raise ValueError(f"{origin!r} is not an origin as browsers name it; write https://host or *")
+        return value
