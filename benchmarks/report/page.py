@@ -49,6 +49,7 @@ _SETTINGS = (
     *("max_concurrency", "burstiness", "random_input_len", "random_output_len", "random_range_ratio", "seed"),
     *("duration", "total_input_tokens", "total_output_tokens", "client_cpu_us_per_request", "client_cpu_share"),
 )
+_OF_DATASET = ("gsp_", "conv_")
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e_latency": "End-to-end latency"}
 
 
@@ -68,7 +69,8 @@ def page(title: str, runs: Sequence[RunRecord]) -> str:
     columns = [column for column in COLUMNS if any(run.figures.get(column.key) is not None for run in runs)]
     if all(run.generates for run in runs):
         columns = [column for column in columns if column.key != "input_throughput"]
-    settings = [name for name in _SETTINGS if any(run.figures.get(name) is not None for run in runs)]
+    names = dict.fromkeys([*_SETTINGS, *(name for run in runs for name in run.figures if name.startswith(_OF_DATASET))])
+    settings = [name for name in names if any(_setting(run, name) is not None for run in runs)]
     template = resources.files("benchmarks.report").joinpath("page.html").read_text(encoding="utf-8")
     swept = [name for name in dict.fromkeys(run.series for run in runs) if sum(r.series == name for r in runs) > 1]
     return (
@@ -82,16 +84,16 @@ def page(title: str, runs: Sequence[RunRecord]) -> str:
             groups=_groups(columns),
             columns=columns,
             rows=[[cell(runs, run, column) for column in columns] for run in runs],
-            notes=[(run.name, note) for run in runs for note in run.figures.get("notes") or ()],
+            notes=[(run.name, note) for run in runs for note in _notes(run)],
             series=list(dict.fromkeys(run.series for run in runs)),
             swept=swept,
             drawn=[run.name for run in drawn(runs, COLOURS)],
-            sweeps=_markup(plots.sweeps(runs)),
-            distributions=_markup(plots.distributions(runs)),
-            timelines=_markup(plots.timelines(runs)),
-            same=[(name, shown(runs[0].figures.get(name))) for name in settings if _alike(runs, name)],
+            sweeps=[Markup(svg) for svg in plots.sweeps(runs)],  # our own drawings; matplotlib escapes their texts
+            distributions=[Markup(svg) for svg in plots.distributions(runs)],
+            timelines=Markup(plots.timelines(runs) or ""),
+            same=[(name, shown(_setting(runs[0], name))) for name in settings if _alike(runs, name)],
             different=[
-                (name, [shown(run.figures.get(name)) for run in runs]) for name in settings if not _alike(runs, name)
+                (name, [shown(_setting(run, name)) for run in runs]) for name in settings if not _alike(runs, name)
             ],
             definitions=[(_NAMES.get(name, name.capitalize()), text) for name, text in DEFINITIONS.items()],
         )
@@ -135,9 +137,21 @@ def _groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
 
 
 def _alike(runs: Sequence[RunRecord], name: str) -> bool:
-    values: Mapping[str, None] = dict.fromkeys(shown(run.figures.get(name)) for run in runs)
+    values: Mapping[str, None] = dict.fromkeys(shown(_setting(run, name)) for run in runs)
     return len(values) == 1
 
 
-def _markup(svg: str | None) -> Markup | None:
-    return None if svg is None else Markup(svg)  # our own drawing; its texts were escaped by matplotlib
+def _setting(run: RunRecord, name: str) -> Any:
+    """None where the run's prompts have nothing to do with it."""
+    value = run.figures.get(name)
+    if name.startswith("random_") and not str(run.figures.get("dataset_name", "random")).startswith("random"):
+        return None
+    if name == "time" and isinstance(value, str):
+        return value[: len("2026-11-30T12:00:00")].replace("T", " ")
+    return value
+
+
+def _notes(run: RunRecord) -> list[str]:
+    """What a reader must know before the figures."""
+    failed = [f"{run.failed} of {run.failed + run.figures['completed']} requests failed."] if run.failed else []
+    return [*failed, *(run.figures.get("notes") or ())]

@@ -20,49 +20,49 @@ _COURSE = {
     "ttft_ms": "Mean TTFT (ms)",
 }
 _WIDE = 4
+_LEAST_MS = 1e-2
+_BELOW_MEDIAN = 20  # times; what is shorter is drawn at the edge: events that were read together
+_MEDIAN = QUANTILES.index(50)
 _SHARES = [share / 100 for share in QUANTILES]
 
 
-def sweeps(runs: Sequence[RunRecord]) -> str | None:
-    """Mean and p99 latency against throughput, a line for each series with several levels; None if there is none."""
+def sweeps(runs: Sequence[RunRecord]) -> list[str]:
+    """Mean and p99 latency against throughput, a line for each series with several levels; [] if there is none."""
     series = [name for name in _series(runs) if sum(run.series == name for run in runs) > 1]
-    if not series:
-        return None
-    keys = _told(runs, ("ttft", "tpot", "e2e_latency"))
-    figure, rows = pyplot(_COMMAND).subplots(1, len(keys), figsize=(11.5, 3.7), constrained_layout=True, squeeze=False)
-    axes = rows[0]
-    lowest = min(series, key=lambda name: fmean(_mean(r, keys[0]) for r in runs if r.series == name))
-    for name in series[:COLOURS]:
-        levels = sorted((run for run in runs if run.series == name), key=_order)
-        shade = colour(_series(runs).index(name))
-        for axis, key in zip(axes, keys, strict=True):
-            _draw_sweep(axis, levels, key, shade)
-        _name_levels(axes[0], levels, keys[0], above=name != lowest)
+    keys = _told(runs, ("ttft", "tpot", "e2e_latency")) if series else []
     tokens = "output tokens/s" if all(run.generates for run in runs) else "tokens/s, embeddings' input"
-    for axis, key in zip(axes, keys, strict=True):
-        label(axis, _capital(_LATENCIES[key]), tokens, "ms" if key == keys[0] else "")
+    panels = []
+    for key in keys:
+        figure, axis = pyplot(_COMMAND).subplots(figsize=(3.9, 3.6), constrained_layout=True)
+        lowest = min(series, key=lambda name: fmean(_mean(r, keys[0]) for r in runs if r.series == name))
+        for name in series[:COLOURS]:
+            levels = sorted((run for run in runs if run.series == name), key=_order)
+            _draw_sweep(axis, levels, key, colour(_series(runs).index(name)))
+            if key == keys[0]:
+                _name_levels(axis, levels, key, above=name != lowest)
+        label(axis, _capital(_LATENCIES[key]), tokens, "ms")
         _scale(axis.yaxis)
         axis.set_xlim(left=0)
-    return element(figure)
+        panels.append(element(figure))
+    return panels
 
 
-def distributions(runs: Sequence[RunRecord]) -> str | None:
-    """What share of requests (of gaps, for ITL) was at most so late; None if no run tells."""
+def distributions(runs: Sequence[RunRecord]) -> list[str]:
+    """What share of requests (of gaps, for ITL) was at most so late; [] if no run tells."""
     told = [(run, index) for index, run in enumerate(drawn(runs, COLOURS)) if run.figures.get("quantiles")]
-    if not told:
-        return None
-    keys = _told(runs, tuple(_LATENCIES))
-    shape = {"figsize": (11.5, 3.3), "constrained_layout": True, "sharey": True, "squeeze": False}
-    figure, rows = pyplot(_COMMAND).subplots(1, len(keys), **shape)
-    for axis, key in zip(rows[0], keys, strict=True):
-        for run, index in told:
-            values = run.figures["quantiles"].get(key) or []
+    panels = []
+    for key in _told(runs, tuple(_LATENCIES)) if told else []:
+        figure, axis = pyplot(_COMMAND).subplots(figsize=(3.1, 3.3), constrained_layout=True)
+        lines = [(run.figures["quantiles"].get(key) or [], index) for run, index in told]
+        floor = max(_LEAST_MS, min((values[_MEDIAN] for values, _ in lines if values), default=0.0) / _BELOW_MEDIAN)
+        for values, index in lines:
             if values:
-                axis.plot([max(value, 1e-2) for value in values], _SHARES, color=colour(index), linewidth=1.8)
-        label(axis, _capital(_LATENCIES[key]), "ms", "share of requests" if key == keys[0] else "")
+                axis.plot([max(value, floor) for value in values], _SHARES, color=colour(index), linewidth=1.8)
+        label(axis, _capital(_LATENCIES[key]), "ms", "share of gaps" if key == "itl" else "share of requests")
         _scale(axis.xaxis)
         axis.set_ylim(0, 1.01)
-    return element(figure)
+        panels.append(element(figure))
+    return panels
 
 
 def timelines(runs: Sequence[RunRecord]) -> str | None:
@@ -91,10 +91,7 @@ def timelines(runs: Sequence[RunRecord]) -> str | None:
                 axis.plot(*zip(*points, strict=True), color=colour(index), linewidth=1.6)
         label(axis, title, "seconds since the start" if key == rows[-1][0] else "", "")
         axis.set_xlim(left=0)
-        if key == "ttft_ms":
-            _scale(axis.yaxis)
-        else:
-            axis.set_ylim(bottom=0)
+        _scale(axis.yaxis)
     return element(figure)
 
 
@@ -131,13 +128,13 @@ def _draw_sweep(axis: Any, levels: Sequence[RunRecord], key: str, shade: str) ->
     levels = [run for run in levels if run.figures.get(f"mean_{key}_ms") is not None]
     rates = [_throughput(run) for run in levels]
     for part, style in (("mean", "-"), ("p99", ":")):
-        values = [max(run.figures.get(f"{part}_{key}_ms") or 0.0, 1e-2) for run in levels]
+        values = [max(run.figures.get(f"{part}_{key}_ms") or 0.0, _LEAST_MS) for run in levels]
         axis.plot(rates, values, style, color=shade, linewidth=1.8, marker="o", markersize=4)
 
 
 def _name_levels(axis: Any, levels: Sequence[RunRecord], key: str, *, above: bool) -> None:
     for run in levels:
-        at = _throughput(run), max(_mean(run, key), 1e-2)
+        at = _throughput(run), max(_mean(run, key), _LEAST_MS)
         where = {"xytext": (-5, 5), "ha": "right"} if above else {"xytext": (5, -11), "ha": "left"}
         axis.annotate(run.level, at, textcoords="offset points", color=SOFT, fontsize=7.5, **where)
 
@@ -152,11 +149,13 @@ def _scale(axis: Any) -> None:
         if axis.axis_name == "x"
         else (axis.axes.set_yscale, axis.axes.set_ylim)
     )
+    plain = ticker.FuncFormatter(lambda value, _: f"{value:,.10g}")
     if not 0 < low < high / _WIDE:
         set_limit(0)
+        axis.set_major_formatter(plain)
         return
     set_scale("log")
     subs = (1, 2, 5) if high < 15 * low else (1, 3) if high < 200 * low else (1,)
     axis.set_major_locator(ticker.LogLocator(subs=subs))
     axis.set_minor_locator(ticker.NullLocator())
-    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_major_formatter(plain)

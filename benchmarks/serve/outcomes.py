@@ -30,5 +30,7 @@ class Outcome:
 
     @property
     def tpot_s(self) -> float | None:
-        """Time per output token without the first; None of an answer of one token."""
-        return (self.latency_s - self.ttft_s) / (self.output_tokens - 1) if self.output_tokens > 1 else None
+        """Time per output token without the first; None of an answer of one token, or that came as a whole."""
+        if self.output_tokens < 2 or self.ttft_s == self.latency_s:
+            return None
+        return (self.latency_s - self.ttft_s) / (self.output_tokens - 1)

@@ -93,7 +93,7 @@ def _title(rate: float, bound: int | None) -> str:
 def _record(options: argparse.Namespace, rate: float, bound: int | None, run: Run, content: Loaded) -> dict[str, Any]:
     """One line of the output file, without details."""
     paced = rate != float("inf") or options.use_trace_timestamps or options.ramp is not None
-    found = {name: getattr(options, name) for name in _DESCRIBED}
+    found = {name: getattr(options, name) for name in _DESCRIBED} | {"num_prompts": run.planned}
     prefix = _GROUPS.get(options.dataset_name)
     found |= {name: value for name, value in vars(options).items() if prefix and name.startswith(prefix)}
     found |= {"request_rate": rate if rate != float("inf") else _pace(options), "max_concurrency": bound}

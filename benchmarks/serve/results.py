@@ -144,7 +144,10 @@ def _latencies_ms(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
     }
 
 
-def _distribution(name: str, values: Sequence[float]) -> dict[str, float]:
+def _distribution(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    """None for each part where nothing was streamed."""
+    if not len(values) and name in ("tpot", "itl"):
+        return {f"{part}_{name}_ms": None for part in ("mean", "median", "std", "max", *(f"p{p}" for p in PERCENTILES))}
     found = np.asarray(values if len(values) else [0.0])
     parts = {"mean": found.mean(), "median": np.median(found), "std": found.std(), "max": found.max()}
     parts |= {f"p{p}": np.percentile(found, p) for p in PERCENTILES}

@@ -64,7 +64,7 @@ def table(figures: Mapping[str, Any]) -> str:
         lines.append(f"{title:-^{_WIDTH}}")
         for part in ("mean", "median", *(f"p{p}" for p in PERCENTILES), *(["max"] if name == "itl" else [])):
             label = f"{part.capitalize()} {'E2E Latency' if name == 'e2e_latency' else name.upper()} (ms)"
-            lines.append(_row(label, format(figures[f"{part}_{name}_ms"], ".2f")))
+            lines.append(_row(label, _text(figures[f"{part}_{name}_ms"], ".2f")))
         lines.append(f"  = {DEFINITIONS[name]}")
     if "goodput" in figures:
         limits = ", ".join(f"{_TITLES[name]} <= {limit:g} ms" for name, limit in figures["goodput"].items())

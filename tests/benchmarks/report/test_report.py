@@ -95,10 +95,21 @@ def test_a_page_stands_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     page = Addresses()
     text = out.read_text()
     page.feed(text)
-    assert page.pictures == 3 and all(address.startswith("#") for address in page.found)
+    assert page.pictures == 3 + 4 + 1 and all(address.startswith("#") for address in page.found)
     assert "A &lt;b&gt; title" in text and "old &amp; slow 2/s" in text and "Mind &lt;this&gt;." in text
     assert "var(--s1)" in text and "#0a0" not in text
     assert "(latency - TTFT) / (output tokens - 1)" in text
+
+
+def test_failures_and_only_what_a_run_was_made_of_are_told(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    run = record("a", 0.1) | {"failed": 5, "dataset_name": "conversation", "random_input_len": 1024}
+    run |= {"conv_turns": [2, 5], "time": "2026-11-30T12:09:40.123456+00:00", "mean_itl_ms": None}
+    out = tmp_path / "report.html"
+    assert main([str(written(tmp_path / "a.jsonl", run)), "-o", str(out)]) == 0
+    text = out.read_text()
+    assert "5 of 25 requests failed." in text and "2026-11-30 12:09:40<" in text and "conv_turns" in text
+    assert "random_input_len" not in text
 
 
 def test_runs_of_other_benchmarks_have_a_table(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ def test_a_run_counts_every_token(backend: str, stream: bool, url: str, tmp_path
     # tokens that come close together may share an event
     assert len(figures["itls"]) == 12 and all(len(gaps) <= 9 for gaps in figures["itls"])
     assert any(figures["itls"]) == stream
+    assert (figures["mean_tpot_ms"] is None, figures["p99_itl_ms"] is None) == (not stream, not stream)
+    assert figures["num_prompts"] == 12
 
 
 def test_a_sweep_of_conversations_keeps_a_line_for_each_level(
