@@ -45,7 +45,7 @@ class PromptLimits:
             raise RequestFault(400, f"{param} has no tokens; give at least one.", param=param)
         check_token_ids(input_ids, ready.vocab_size, param)
         if self.auto_truncate:
-            return input_ids[: ready.max_req_input_len]
+            return self._truncated(input_ids)
         num_tokens, answer = len(input_ids), sampling.max_new_tokens or 0
         if num_tokens > self._most_tokens:
             raise _too_long(str(num_tokens), ready.context_len, param)
@@ -62,6 +62,14 @@ class PromptLimits:
             )
             raise RequestFault(400, text, param=param, code="context_length_exceeded")
         return input_ids
+
+    def _truncated(self, input_ids: list[int]) -> list[int]:
+        """The beginning, as far as it fits. A text to be embedded keeps the end mark that its tokenizer gave it: the
+        vector may be that token's."""
+        most, last = self.ready.max_req_input_len, input_ids[-1]
+        if len(input_ids) > most and self.ready.embedding_size and last in self.ready.eos_token_ids:
+            return [*input_ids[: most - 1], last]
+        return input_ids[:most]
 
 
 def takes_priority(settings: WorkerSettings) -> bool:

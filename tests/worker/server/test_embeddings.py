@@ -127,6 +127,13 @@ async def test_a_text_as_long_as_the_context_fits(app: App) -> None:
     assert (await app.post(PATH, input=[5] * 290)).status_code == 200
 
 
+@pytest.mark.parametrize(("given", "kept"), [([5] * 400 + [2], [5] * 289 + [2]), ([5] * 400, [5] * 290), ([2], [2])])
+async def test_a_text_that_is_cut_keeps_its_end_mark(tokenizer: Tokenizer, given: list[int], kept: list[int]) -> None:
+    async with serving(tokenizer, vector_of=answered, allow_auto_truncate=True) as app:
+        embedding = (await app.post(PATH, input=given)).json()["data"][0]["embedding"]
+        np.testing.assert_allclose(embedding, unit(kept), rtol=1e-6)
+
+
 async def test_what_an_embedding_model_does_not_do(app: App) -> None:
     for path in ("/v1/chat/completions", "/v1/completions", "/generate", "/v1/responses"):
         assert "'tiny' makes embeddings and no text" in check_error(await app.post(path, **GOOD[path]), 400, "model")
