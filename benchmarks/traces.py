@@ -104,7 +104,8 @@ def text_lines(path: Path, *, flag: str) -> Iterator[tuple[int, str]]:
         with opener(path, "rt", encoding="utf-8", newline="") as file:
             yield from ((number, line) for number, line in enumerate(file, 1) if line.strip())
     except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError) as error:
-        raise UserError(f"{flag}: cannot read {path}: {error}.") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{flag}: cannot read {path}: {reason}.") from None
 
 
 def _rounds(minute: float, offset_s: float, rate: int, stretch: int) -> Iterator[float]:

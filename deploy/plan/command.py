@@ -77,6 +77,8 @@ def _check_plot(path: Path) -> None:
     from benchmarks.report import theme
 
     theme.pyplot("--plot")
+    if path.suffix != ".svg":
+        raise UserError(f"--plot: the picture is SVG; give it a name that ends with .svg instead of {path.name}.")
     if not path.resolve().parent.is_dir():
         raise UserError(f"--plot: there is no directory {path.resolve().parent}.")
 

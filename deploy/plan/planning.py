@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -10,6 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
 from common.errors import UserError
+from common.process import die_with_parent
 from deploy.plan.fleet import FleetSpec
 from deploy.plan.measured import Measured
 from deploy.plan.search import first_guess, next_sizes
@@ -59,12 +61,17 @@ def answer(
     if jobs == 1:
         return _answer(question, variants, lambda trials: list(map(run_trial, trials)), 1, tried)
     context = multiprocessing.get_context("spawn")
-    # Ctrl-C ends the processes of trials without a word of theirs.
-    with ProcessPoolExecutor(jobs, context, signal.signal, (signal.SIGINT, signal.SIG_DFL)) as pool:
+    with ProcessPoolExecutor(jobs, context, _begin_trials, (os.getpid(),)) as pool:
         try:
             return _answer(question, variants, lambda trials: list(pool.map(run_trial, trials)), jobs, tried)
         except BrokenProcessPool:
             raise UserError("A trial's process was killed, perhaps for its memory; give fewer --jobs.") from None
+
+
+def _begin_trials(parent_pid: int) -> None:
+    """Of a process for trials: it ends with its parent, and at Ctrl-C without a word."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    die_with_parent(parent_pid)
 
 
 def _answer(

@@ -32,7 +32,7 @@ def table(question: Question, rows: Sequence[Row]) -> Table:
         seen = row.measured
         cells = [
             f"{row.replicas}",
-            f"{replica_hours(question, row):,.1f}",
+            _hours(replica_hours(question, row)),
             *(_seconds(seen.percentile_s("ttft", percent)) for percent in _PERCENTILES),
             *(_seconds(seen.percentile_s("tpot", percent)) for percent in _PERCENTILES[:2]),
             f"{seen.hit_rate:.1%}",
@@ -52,7 +52,7 @@ def verdict(question: Question, rows: Sequence[Row]) -> str:
     settings = f" with {chosen.variant}" if chosen.variant else ""
     keep = "replica keeps" if chosen.replicas == 1 else "replicas keep"
     return (
-        f"{chosen.replicas} {keep} all targets{settings}: {replica_hours(question, chosen):,.1f} replica-hours "
+        f"{chosen.replicas} {keep} all targets{settings}: {_hours(replica_hours(question, chosen))} replica-hours "
         f"for {question.workload.duration_s / 3600:,.2f} h."
     )
 
@@ -76,6 +76,10 @@ def refusals(rows: Sequence[Row]) -> list[str]:
     """Why requests were refused, with how many of the largest fleet's."""
     faults = rows[-1].measured.faults if rows else {}
     return [f"{count} requests were refused: {fault}" for fault, count in list(faults.items())[:3]]
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.{1 if hours >= 10 else 2}f}"
 
 
 def replica_hours(question: Question, row: Row) -> float:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from deploy.cli import main
+from tests.helpers.processes import assert_all_end, wait_until
 
 LOAD = ["plan", "--rate", "2", "--hours", "0.002", "--prompt-tokens", "100", "--output-tokens", "4", "--jobs", "1"]
 
@@ -21,7 +26,7 @@ def faults(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["nowhere.jsonl", "--slo", "ttft_p90=1s"], "TRACE: cannot read nowhere.jsonl"),
+        (["nowhere.jsonl", "--slo", "ttft_p90=1s"], "TRACE: cannot read nowhere.jsonl: No such file or directory."),
         (["--slo", "ttft_p90=1s"], "There is no load"),
         (["--rate", "1"], "--slo is missing"),
         (["--rate", "1", "--slo", "fast"], "--slo 'fast' is no target"),
@@ -31,6 +36,7 @@ def faults(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         (["--rate", "1", "--replicas", "2", "--vary", "speed=1"], "--vary 'speed=1'"),
         (["--rate", "1", "--replicas", "2", "--vary", "policy=cache_aware,psychic"], "--policy 'psychic' is unknown"),
         (["--rate", "1", "--replicas", "2", "--plot", "/nowhere/x.svg"], "there is no directory /nowhere"),
+        (["--rate", "1", "--replicas", "2", "--plot", "x.png"], "the picture is SVG"),
         (["--rate", "-1"], "--rate"),
         (["--rat", "1"], "--rat is not a flag of canopy plan"),
     ],
@@ -50,7 +56,10 @@ def test_the_answer_is_printed_and_drawn(tmp_path: Path, capsys: pytest.CaptureF
     plot = tmp_path / "plan.svg"
     assert main([*LOAD, "--slo", "ttft_p90=1s", "tpot_p50=1s", "--replicas", "1-4", "--plot", str(plot)]) == 0
     told = capsys.readouterr().out
-    assert "1 replica keeps all targets" in told and "all of them run in virtual time" in told
+    assert (
+        "1 replica keeps all targets: 0.00 replica-hours for 0.00 h." in told
+        and "all of them run in virtual time" in told
+    )
     picture = plot.read_text()
     assert "1 is enough" in picture and "Time to first token: at most 1 s for 90 %" in picture
     assert "prefers-color-scheme: dark" in picture and "#0a0" not in picture  # every colour has its variable
@@ -66,3 +75,15 @@ def test_the_answer_is_printed_and_drawn(tmp_path: Path, capsys: pytest.CaptureF
         ("policy=round_robin", 2),
     ]
     assert all(fleet["ttft_p90_s"] > 0.001 and not fleet["enough"] for fleet in fleets)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_an_ended_plan_leaves_no_trials(number: signal.Signals) -> None:
+    load = ["--rate", "50", "--hours", "5", "--sample-requests", "0", "--slo", "ttft_p90=1s", "--jobs", "2"]
+    with subprocess.Popen([sys.executable, "-m", "deploy.cli", "plan", *load]) as plan:
+        me = psutil.Process(plan.pid)
+        wait_until(lambda: len(me.children()) == 3, 60, "two trials and their tracker run")
+        children = [child.pid for child in me.children()]
+        plan.send_signal(number)
+    assert_all_end(children, 10)
