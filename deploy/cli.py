@@ -26,6 +26,7 @@ canopy COMMAND --help lists the flags of a command, canopy --version prints the 
 
 _NOT_BUILT = frozenset({"doctor"})
 _SERVERS = frozenset({"serve", "gateway", "worker"})  # Ctrl-C is how they end
+_NOT_READ = 141  # as a shell reports what SIGPIPE has ended
 _STOPPED = 130  # as a shell reports what Ctrl-C has ended
 
 
@@ -41,10 +42,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"canopy {metadata.version('canopy-serve')}")
         return 0
     try:
-        return _command(arguments[0])(arguments[1:])
+        code = _command(arguments[0])(arguments[1:])
+        sys.stdout.flush()
+        return code
     except UserError as error:
         print(f"canopy: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever read our output has enough of it, as head has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _NOT_READ
     except KeyboardInterrupt:
         return 0 if arguments[0] in _SERVERS else _STOPPED
 

@@ -22,6 +22,8 @@ def as_text(judged: Judged) -> str:
     if flags:
         changed = " ".join(f"--{name} {value}" for name, value in flags.items())
         blocks.append(f"Flags to change, one at a time, watching again after each: {changed}")
+    elif any(finding.verdict is Verdict.CHANGE for _, findings in judged for finding in findings):
+        blocks.append("No flag's new value can be given; what is marked CHANGE says what to do.")
     else:
         blocks.append("No flag needs a change.")
     return "\n\n".join(blocks)

@@ -131,9 +131,10 @@ def free_memory(seen: Observation) -> Finding | None:
     if low <= free <= high:
         return Finding(8, Verdict.HEALTHY, text, "Keep --mem-fraction-static.")
     if free > TOO_FREE_GB:
-        return Finding(9, Verdict.CHANGE, text, "More of it can hold KV.", _moved_fraction(seen, FRACTION_STEP))
+        means = f"More of it can hold KV. {_by_hand(seen, 'Raise')}".rstrip()
+        return Finding(9, Verdict.CHANGE, text, means, _moved_fraction(seen, FRACTION_STEP))
     if free < low:
-        means = "Activations may not find room under load."
+        means = f"Activations may not find room under load. {_by_hand(seen, 'Lower')}".rstrip()
         return Finding(10, Verdict.CHANGE, text, means, _moved_fraction(seen, -FRACTION_STEP))
     return Finding(9, Verdict.NOTE, text, "Slightly more than needed.")
 
@@ -143,7 +144,9 @@ def out_of_memory(seen: Observation) -> Finding | None:
     if not seen.out_of_memory:
         return None
     counts = {phase: list(seen.out_of_memory).count(phase) for phase in Phase}
-    text = ", ".join(f"{count} times in {phase.value}" for phase, count in counts.items() if count)
+    text = ", ".join(
+        f"{'once' if count == 1 else f'{count} times'} in {phase.value}" for phase, count in counts.items() if count
+    )
     text = f"out of memory {text}"
     chunk, rows = seen.chunk_tokens, seen.row_cap
     if counts[Phase.PREFILL] >= max(1, counts[Phase.DECODE]):
@@ -211,6 +214,13 @@ def _smaller_pool(seen: Observation, text: str) -> Finding:
 def _moved_fraction(seen: Observation, by: float) -> dict[str, str]:
     fraction = seen.facts.mem_fraction_static
     return {} if fraction is None else {"mem-fraction-static": f"{fraction + by:.3g}"}
+
+
+def _by_hand(seen: Observation, verb: str) -> str:
+    """What to do where the flag's new value cannot be given."""
+    if seen.facts.mem_fraction_static is not None:
+        return ""
+    return f"{verb} --mem-fraction-static by {FRACTION_STEP}; its present value is not known."
 
 
 def _room_for_graphs(seen: Observation) -> dict[str, str]:

@@ -158,7 +158,7 @@ def _seconds(text: str) -> float | None:
 
 
 def facts_of(arguments: dict[str, str]) -> Facts:
-    """The facts among SGLang's `server_args=ServerArgs(...)`."""
+    """The facts among SGLang's `server_args=ServerArgs(...)`, or what /server_info says, as Python prints them."""
 
     def number(name: str) -> float | None:
         try:

@@ -135,6 +135,17 @@ def test_ctrl_c_is_told_from_an_end(command: str, code: int, monkeypatch: pytest
     assert cli.main([command]) == code
 
 
+def test_a_reader_that_goes_away_is_no_fault(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("[2026-01-05 10:00:00] CUDA out of memory\n")
+    command = [sys.executable, "-m", "deploy.cli", "tune", str(log), "--json"]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) as done:
+        assert done.stdout is not None and done.stderr is not None
+        done.stdout.close()
+        assert (done.stderr.read(), done.wait(60)) == (b"", 141)
+
+
 def test_a_model_path_that_does_not_exist(tmp_path: Path) -> None:
     sentence = refusal("serve", str(tmp_path / "nothing"), cache=tmp_path)
     assert sentence.startswith(f"canopy: There is no model at {tmp_path}/nothing;")

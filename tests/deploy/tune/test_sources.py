@@ -68,7 +68,10 @@ canopy_scheduler_steps_total{{worker="w1"}} 3
 canopy_num_retracted_requests_total{{model_name="m",worker="w1"}} {retracted}
 # TYPE canopy_other gauge
 canopy_other{{worker="w2"}} 1
+# TYPE canopy_startup_available_memory_bytes gauge
+canopy_startup_available_memory_bytes{{worker="w1"}} 16106127360
 """
+SETTINGS = '{"mem_fraction_static": 0.8, "schedule_policy": "lpm", "quantization": null, "tp_size": 2}'
 
 
 def test_series_of_replicas() -> None:
@@ -105,8 +108,9 @@ def test_a_watch_counts_growth_and_leaves_out_idle_moments() -> None:
 def server() -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            text = METRICS.format(running=7, retracted=0).encode()
-            self.send_response(200 if self.path == "/engine_metrics" else 404)
+            answers = {"/engine_metrics": METRICS.format(running=7, retracted=0), "/server_info": SETTINGS}
+            text = answers.get(self.path, "").encode()
+            self.send_response(200 if text else 404)
             self.send_header("content-length", str(len(text)))
             self.end_headers()
             self.wfile.write(text)
@@ -126,7 +130,20 @@ def test_watching_a_gateway(server: str, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["--url", server, "--window", "0.1", "--json"], {}) == 0
     told = json.loads(capsys.readouterr().out)
     assert [(r["replica"], r["samples"], r["median_waiting"]) for r in told["replicas"]] == [("w1", 1, 40)]
-    assert [f["rule"] for f in told["replicas"][0]["findings"]] == [0]
+    assert [f["rule"] for f in told["replicas"][0]["findings"]] == [0, 9]
+    assert told["flags"] == {"mem-fraction-static": "0.81"}  # /server_info told the present value
+    assert main(["--url", server, "--window", "0.1", "--json", "--facts", '{"mem_fraction_static": 0.7}'], {}) == 0
+    assert json.loads(capsys.readouterr().out)["flags"] == {"mem-fraction-static": "0.71"}
+
+
+def test_advice_without_a_value_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.log"
+    startup = "max_total_num_tokens=9, chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=4, "
+    path.write_text(f"[2026-01-05 10:00:00] {startup}context_len=8, available_gpu_mem=15.00 GB\n")
+    assert main([str(path)], {}) == 0
+    text = capsys.readouterr().out
+    assert "Raise --mem-fraction-static by 0.01; its present value is not known." in text
+    assert text.endswith("No flag's new value can be given; what is marked CHANGE says what to do.\n")
 
 
 def test_the_text_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
