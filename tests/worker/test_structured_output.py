@@ -140,7 +140,10 @@ def test_scores_are_those_of_the_model_not_of_the_mask(engine: Engine) -> None:
         ({"ebnf": "root ::= nothing"}, "not defined"),
         ({"ebnf": "root ::= root"}, "no answer"),
         ({"json_schema": {"$ref": "#/$defs/none"}}, "none"),
-        ({"structural_tag": {"type": "structural_tag", "format": {"type": "what"}}}, "what"),
+        (
+            {"structural_tag": {"type": "structural_tag", "format": {"type": "what"}}},
+            "followed: Invalid",
+        ),
     ],
 )
 def test_grammars_that_cannot_be_followed_say_why(engine: Engine, params: dict[str, Any], words: str) -> None:
@@ -148,6 +151,21 @@ def test_grammars_that_cannot_be_followed_say_why(engine: Engine, params: dict[s
         reason = answer(engine, **params)["meta_info"]["finish_reason"]
         assert (reason["type"], reason["status_code"]) == ("abort", 400)
         assert words in reason["message"] and "/project/" not in reason["message"]
+
+
+@pytest.mark.parametrize("broken", ["_compiled", "_Grammar.fill"])
+def test_what_goes_wrong_with_one_grammar_ends_one_request(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def fails(*_: object) -> None:
+        raise KeyError("begin")
+
+    monkeypatch.setattr(f"worker.grammar.compiler.{broken}", fails)
+    reason = answer(engine, regex=f"never compiled before {broken}")["meta_info"]["finish_reason"]
+    assert (reason["type"], reason["status_code"]) == ("abort", 400)
+    assert "log says why" in reason["message"] and "begin" not in reason["message"]
+    monkeypatch.undo()
+    assert answer(engine, regex="[a-c]{3}")["text"]
 
 
 def random_schemas(count: int) -> list[dict[str, Any]]:

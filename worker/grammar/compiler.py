@@ -7,10 +7,12 @@ import json
 import logging
 import os
 import random
+import re
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
@@ -35,8 +37,10 @@ MAX_FILL_S = 1.0  # of CPU time
 _PROBED_TOKENS = 16
 _PROBED_S = 0.5  # of CPU time, for all of them
 _NO_PACKAGE = "This server has no package xgrammar, which grammars need; install 'canopy-serve[structured]' there."
+_CONDITION = re.compile(r"^Check failed: .* is false: ")
 _STUCK = "The grammar allows no further token after {count} tokens of the answer."
 _TOO_SLOW = "It is too slow to follow: finding its next tokens takes {spent:.1f} s, and {most:.0f} s is the most."
+_FAILED = "It cannot be followed; the server's log says why."
 _NO_BEGINNING = "The grammar allows no answer that this model's tokens could write."
 
 
@@ -71,14 +75,16 @@ class XGrammarCompiler:
     def _compile(self, asked: GrammarAsked) -> CompiledGrammar:
         if find_spec("xgrammar") is None:
             raise GrammarFault(_NO_PACKAGE)
-        try:
-            compiled = _compiled(self._xgrammar, asked, self._whitespace)
-        except (RuntimeError, ValueError, TypeError) as error:  # xgrammar raises these for what it cannot read
-            raise GrammarFault(f"It cannot be followed: {_first_sentence(error)}") from None
-        num_words = -(-self._info.vocab_size // _WORD_BITS)
-        grammar = _Grammar(compiled, num_words, self._info.eos_token_ids, self._mask_pool)
-        grammar.probe()
-        return grammar
+        with _failures_are_faults():
+            compiler = self._xgrammar
+            try:
+                compiled = _compiled(compiler, asked, self._whitespace)
+            except (RuntimeError, ValueError, TypeError) as error:  # xgrammar raises these for what it cannot read
+                raise GrammarFault(f"It cannot be followed: {_first_sentence(error)}") from None
+            num_words = -(-self._info.vocab_size // _WORD_BITS)
+            grammar = _Grammar(compiled, num_words, self._info.eos_token_ids, self._mask_pool)
+            grammar.probe()
+            return grammar
 
     @cached_property
     def _xgrammar(self) -> Any:
@@ -95,6 +101,18 @@ class XGrammarCompiler:
             tokenizer, vocab_size=self._info.vocab_size, stop_token_ids=list(self._info.eos_token_ids)
         )
         return xgrammar.GrammarCompiler(tokens, max_threads=1, cache_enabled=False)
+
+
+@contextmanager
+def _failures_are_faults() -> Iterator[None]:
+    """Whatever goes wrong with one client's grammar ends that client's request, not the scheduler."""
+    try:
+        yield
+    except GrammarFault:
+        raise
+    except Exception:
+        log.exception("A grammar failed")
+        raise GrammarFault(_FAILED) from None
 
 
 def _compiled(compiler: Any, asked: GrammarAsked, whitespace: Mapping[str, int]) -> Any:
@@ -128,9 +146,10 @@ def _structural_tag(tag: dict[str, Any]) -> Any:
 
 
 def _first_sentence(error: Exception) -> str:
-    """xgrammar's text without the place in its source."""
+    """xgrammar's text without the place in its source and the condition that stands there."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     _, _, told = text.partition(": ") if text.startswith("[") else ("", "", text)
+    told = _CONDITION.sub("", told)
     return f"{told[:300].rstrip('. ')}."
 
 
@@ -153,7 +172,8 @@ class _Grammar:
             raise GrammarFault(_NO_BEGINNING)
 
     def start(self, held_back: Sequence[int], num_held_back: int) -> GrammarState:
-        return _State(self, self._matcher(), _words_of(held_back, self.num_words), num_held_back)
+        with _failures_are_faults():
+            return _State(self, self._matcher(), _words_of(held_back, self.num_words), num_held_back)
 
     def fill(self, matcher: Any, tensor: torch.Tensor) -> float:
         """Write the mask of the next token. Returns seconds of CPU time, which do not count what else the machine
@@ -213,8 +233,9 @@ class _State:
 
     def accept(self, token: int) -> None:
         self._count += 1
-        if not self._matcher.accept_token(token):
-            raise GrammarFault(f"The token {token} is not allowed at token {self._count} of the answer.")
+        with _failures_are_faults():
+            if not self._matcher.accept_token(token):
+                raise GrammarFault(f"The token {token} is not allowed at token {self._count} of the answer.")
         self._pending = None
         if self.ended:
             return
@@ -224,7 +245,8 @@ class _State:
             self._fill()
 
     def _fill(self) -> None:
-        self._grammar.fill(self._matcher, self._tensor)
+        with _failures_are_faults():
+            self._grammar.fill(self._matcher, self._tensor)
         if not self._words.any():
             raise GrammarFault(_STUCK.format(count=self._count))
         self._hold_back()

@@ -1,8 +1,8 @@
 """JSON schemas as the grammar compiler takes them. What it would silently leave out of account is refused here, so that
 every answer that ends by itself validates.
 
-xgrammar ignores keywords beside `$ref`, `enum`, `const`, `anyOf`, `oneOf` and `allOf`, takes overlapping `oneOf` for
-`anyOf`, and does not know some keywords at all.
+xgrammar lets anything come for a reference to elsewhere, ignores keywords beside `$ref`, `enum`, `const`, `anyOf`,
+`oneOf` and `allOf`, takes overlapping `oneOf` for `anyOf`, and does not know some keywords at all.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ def _check(schema: Mapping[str, Any], at: str) -> None:
     for name in _COUNTS:
         if schema.get(name, 0) > MAX_COUNT:
             raise SchemaFault(f"{at}: {name} must be at most {MAX_COUNT}")
+    _check_names(schema, at)
     asserted = [name for name in schema if name not in _ANNOTATIONS]
     for name in _WHOLE:
         if name in schema and len(asserted) > 1:
@@ -103,6 +104,13 @@ def _check(schema: Mapping[str, Any], at: str) -> None:
         raise SchemaFault(f"{at}: minProperties is supported up to the number of required properties only")
     _check_values(schema, at)
     _check_strings(schema, at)
+
+
+def _check_names(schema: Mapping[str, Any], at: str) -> None:
+    if "$ref" in schema and not re.match("#(/|$)", schema["$ref"]):
+        raise SchemaFault(f"{at}: $ref must be a place in the same schema, '#/...', not {schema['$ref'][:100]!r}")
+    if "$id" in schema and at != "#":
+        raise SchemaFault(f"{at}: $id is supported at the top only")
 
 
 def _check_values(schema: Mapping[str, Any], at: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -48,13 +49,18 @@ def from_validation(error: ValidationError) -> RequestFault:
 
 def _rule(fault: ErrorDetails) -> str:
     """What the field must be."""
-    context = fault.get("ctx", {})
+    context = {name: _number(value) for name, value in fault.get("ctx", {}).items()}
     if context.get("min_length") == 1:
         return "must not be empty"
     if fault["type"] in _RULES:
         return _RULES[fault["type"]].format_map(context)
     text = _CLASS.sub("", fault["msg"].removeprefix("Value error, ").rstrip("."))
     return text.replace("Input should be ", _KIND)
+
+
+def _number(value: Any) -> Any:
+    """A bound as people write it: 2, not 2.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _one_of(rules: Sequence[str]) -> str:
@@ -77,12 +83,13 @@ def field_path(location: Sequence[int | str]) -> str | None:
 
 _KIND = "must be "
 _RULES = {
+    "extra_forbidden": "there is no such field",
     "too_long": "must have at most {max_length} items",
     "string_too_long": "must have at most {max_length} characters",
-    "greater_than_equal": "must be at least {ge:g}",
-    "greater_than": "must be above {gt:g}",
-    "less_than_equal": "must be at most {le:g}",
-    "less_than": "must be below {lt:g}",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be above {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be below {lt}",
 }
 _CLASS = re.compile(r" or instance of \w+$")
 _BRANCHES = frozenset({"str", "int", "float", "bool", "list", "dict"})

@@ -5,13 +5,31 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
 
 from worker.grammar.json_schema import SchemaFault, prepared
 from worker.sampling_params import GrammarAsked
-from worker.server.errors import RequestFault
+from worker.server.errors import RequestFault, from_validation
+from worker.server.fields import Body
 
 _NO_GRAMMARS = "{param}: {why}, so this server does not follow grammars."
+
+
+class TagStructure(Body):
+    """What may stand between two texts."""
+
+    begin: Annotated[str, Field(min_length=1)]
+    schema_: Annotated[dict[str, Any] | bool, Field(alias="schema")] = True
+    end: str
+
+
+class StructuresTag(Body):
+    """SGLang's older form of a structural tag."""
+
+    structures: Annotated[list[TagStructure], Field(min_length=1)]
+    triggers: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +95,22 @@ def _tag(tag: Any, param: str) -> GrammarAsked:
     """Schemas inside a tag are held to the same rules."""
     if not isinstance(tag, dict):
         raise RequestFault(400, f"{param}: must be a JSON object.", param=param)
+    if "structures" in tag:
+        _check_structures(tag, param)
     try:
         return GrammarAsked(kind="structural_tag", text=json.dumps(_with_schemas_prepared(tag)), param=param)
     except SchemaFault as fault:
         raise RequestFault(400, f"{param}: {fault}.", param=param) from None
     except RecursionError:
         raise RequestFault(400, f"{param}: it is nested too deep.", param=param) from None
+
+
+def _check_structures(tag: Mapping[str, Any], param: str) -> None:
+    try:
+        StructuresTag.model_validate(tag)
+    except ValidationError as error:
+        fault = from_validation(error)
+        raise RequestFault(400, f"{param}.{fault.message}", param=f"{param}.{fault.param}") from None
 
 
 def _with_schemas_prepared(tag: Any) -> Any:

@@ -158,6 +158,8 @@ class CompletionRequest(OpenAIFields):
 
 def _as_text(value: Any) -> Any:
     """Content parts joined to one text; images, sound and video are refused."""
+    if not isinstance(value, list | str | None):
+        raise ValueError("must be a text or a list of text parts")
     if not isinstance(value, list):
         return value
     for part in value:

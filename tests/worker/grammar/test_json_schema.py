@@ -22,6 +22,9 @@ FAULTS: list[tuple[Any, str]] = [
     ({"$defs": {"x": {"contains": {}}}}, "#/$defs/x: contains"),
     ({"type": "string", "maxLength": 100_001}, "maxLength must be at most 100000"),
     ({"$ref": "#/$defs/x", "minLength": 3}, "$ref together with minLength"),
+    ({"$ref": "http://example.com/x.json"}, "a place in the same schema"),
+    ({"items": {"$ref": "#anchor"}, "$defs": {"x": {"$anchor": "anchor"}}}, "#/items: $ref must be"),
+    ({"$defs": {"x": {"$id": "x"}}}, "#/$defs/x: $id"),
     ({"anyOf": [{}], "type": "string"}, "anyOf together with type"),
     ({"allOf": [{}, {}]}, "allOf with more than one"),
     ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, "overlap"),
@@ -54,6 +57,7 @@ TAKEN: list[Any] = [
     {"allOf": [{"$ref": "#/$defs/x"}], "$defs": {"x": {"type": "string"}}, "default": None},
     {"enum": [1, 2], "type": "integer"},
     {"$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}}}}, "$ref": "#/$defs/node"},
+    {"$id": "http://example.com/top.json", "items": {"$ref": "#"}},
     {"pattern": "^(?:a|b)+$"},
     {"minProperties": 1, "required": ["a"], "properties": {"a": {}}},
 ]

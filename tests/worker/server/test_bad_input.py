@@ -57,6 +57,21 @@ async def test_unknown_routes_and_methods(app: App) -> None:
     check_error(await app.client.get("/v1/models/other"), 404, "model")
 
 
+@pytest.mark.parametrize(
+    ("field", "rule"),
+    [
+        ({"seed": 2**63}, "below 9223372036854775808"),
+        ({"max_tokens": 2**31}, "at most 2147483647"),
+        ({"presence_penalty": 3}, "at most 2"),
+        ({"top_p": 0}, "above 0"),
+    ],
+)
+async def test_bounds_are_written_out(app: App, field: dict[str, Any], rule: str) -> None:
+    [name] = field
+    message = check_error(await app.post(TEXT, prompt="hi", **field), 400, name)
+    assert message == f"{name}: must be {rule}."
+
+
 async def test_over_long_prompts_say_how_long(app: App) -> None:
     message = check_error(await app.post(TEXT, prompt=[5] * 600), 400, "prompt")
     assert message == "The input (600 tokens) is longer than the model's context length (512 tokens)."

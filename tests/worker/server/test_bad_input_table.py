@@ -17,12 +17,17 @@ from worker.server.tokenizer import Tokenizer
 
 CHAT, TEXT, NATIVE = "/v1/chat/completions", "/v1/completions", "/generate"
 HI = [{"role": "user", "content": "hi"}]
+TAG = "sampling_params.structural_tag"
 NAN, INF = float("nan"), float("inf")
 IMAGE = [{"type": "image_url", "image_url": {"url": "http://x/y.png"}}]
 
 
 def _schema_format(schema: Any) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+
+
+def _structures(structures: Any, triggers: Any = ("<f>",)) -> dict[str, Any]:
+    return {"response_format": {"type": "structural_tag", "structures": structures, "triggers": triggers}}
 
 
 def _with_call(*calls: Any) -> dict[str, Any]:
@@ -160,6 +165,14 @@ FAULTS: list[tuple[str, dict[str, Any], int, str | None]] = [
     (CHAT, {"regex": "a", "ebnf": 'root ::= "a"'}, 400, "ebnf"),
     (CHAT, {"regex": "a", "response_format": {"type": "json_object"}}, 400, "response_format"),
     (CHAT, {"response_format": {"type": "structural_tag", "structures": 5}}, 400, "response_format.structures"),
+    (CHAT, _structures([{}]), 400, "response_format.structures[0].begin"),
+    (CHAT, _structures([{"begin": "<f>", "end": 5}]), 400, "response_format.structures[0].end"),
+    (CHAT, _structures([{"begin": "", "end": ""}]), 400, "response_format.structures[0].begin"),
+    (CHAT, _structures([{"begin": "<f>", "end": "", "schema": 5}]), 400, "response_format.structures[0].schema"),
+    (CHAT, _structures([{"begin": "<f>", "end": "", "schema": {"not": {}}}]), 400, "response_format"),
+    (CHAT, _structures([]), 400, "response_format.structures"),
+    (CHAT, _structures([{"begin": "<f>", "end": ""}], []), 400, "response_format.triggers"),
+    (CHAT, _structures([{"begin": "<f>", "end": ""}], None), 400, "response_format.triggers"),
     (TEXT, {"n": 3, "best_of": 2}, 400, "best_of"),
     (TEXT, {"best_of": 129}, 400, "best_of"),
     (TEXT, {"prompt": ["a"] * 100, "best_of": 11}, 400, "best_of"),
@@ -172,6 +185,12 @@ FAULTS: list[tuple[str, dict[str, Any], int, str | None]] = [
     (NATIVE, {"sampling_params": {"json_schema": '{"if": {}}'}}, 400, "sampling_params.json_schema"),
     (NATIVE, {"sampling_params": {"structural_tag": "x"}}, 400, "sampling_params.structural_tag"),
     (NATIVE, {"sampling_params": {"structural_tag": "[]"}}, 400, "sampling_params.structural_tag"),
+    (
+        NATIVE,
+        {"sampling_params": {"structural_tag": {"structures": 5}}},
+        400,
+        "sampling_params.structural_tag.structures",
+    ),
     (NATIVE, {"sampling_params": {"regex": "a", "json_schema": "{}"}}, 400, "sampling_params.json_schema"),
     # what this server does not do
     (CHAT, {"tools": [_tool("f")]}, 400, "tools"),  # nobody knows how this model writes calls
