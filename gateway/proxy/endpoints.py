@@ -23,7 +23,9 @@ HOT_PATHS = GENERATE_PATHS | _EMBED_PATHS
 _TOOL_PATHS = {
     "/v1/messages/count_tokens": "POST",
     "/tokenize": "POST",
+    "/v1/tokenize": "POST",
     "/detokenize": "POST",
+    "/v1/detokenize": "POST",
     "/model_info": "GET",
     "/get_model_info": "GET",
     "/server_info": "GET",

@@ -80,7 +80,10 @@ def targeted(snapshot: Snapshot, candidates: Sequence[WorkerView], target: str) 
 
 
 def candidates_for(snapshot: Snapshot, model: str | None) -> tuple[WorkerView, ...]:
-    """The ready workers of a model; with None, of the only model there is. Raises RouteFault."""
+    """The ready workers of a model; with None, and with SGLang's "default", of the only model there is. Raises
+    RouteFault."""
+    if model == "default" and model not in snapshot.models:
+        model = None
     if model is not None:
         candidates = snapshot.ready.get(model)
         if candidates:

@@ -256,10 +256,11 @@ async def test_an_abort_ends_what_waits_in_the_gateway() -> None:
 
 
 async def test_tools_are_passed_to_one_worker() -> None:
-    scripts = {"/tokenize": echo, "/detokenize": echo, "/model_info": echo}
+    posted = ("/tokenize", "/detokenize", "/v1/tokenize", "/v1/detokenize")
+    scripts = dict.fromkeys((*posted, "/model_info"), echo)
     async with FakeWorker(other=scripts) as worker, running_gateway([worker]) as gateway:
         body = json.dumps({"prompt": "hi"})
-        for path in ("/tokenize", "/detokenize"):
+        for path in posted:
             answer = await gateway.client.post(path, content=body)
             assert answer.json() == {"method": "POST", "target": path, "body": body}
         answer = await gateway.client.get("/model_info?x=1")

@@ -92,7 +92,9 @@ def test_power_of_two_never_takes_the_worst() -> None:
     assert {router.route(ASK).worker.name for _ in range(50)} == {"a", "c"}
 
 
-@pytest.mark.parametrize(("model", "status", "param"), [("other", 404, "model"), (None, 0, None), ("m", 0, None)])
+@pytest.mark.parametrize(
+    ("model", "status", "param"), [("other", 404, "model"), (None, 0, None), ("m", 0, None), ("default", 0, None)]
+)
 def test_models_of_one_model_gateway(model: str | None, status: int, param: str | None) -> None:
     router = router_of("round_robin")
     if not status:
@@ -106,10 +108,11 @@ def test_models_of_one_model_gateway(model: str | None, status: int, param: str 
 def test_no_model_with_several_is_400() -> None:
     registry = registry_of("a")
     registry.add("http://z:80", source="test", identity=Identity(model="other"))
-    with pytest.raises(RouteFault) as caught:
-        Router(registry, RoundRobin()).route(RouteRequest())
-    assert (caught.value.status, caught.value.param) == (400, "model")
-    assert "m, other" in caught.value.message
+    for model in (None, "default"):
+        with pytest.raises(RouteFault) as caught:
+            Router(registry, RoundRobin()).route(RouteRequest(model=model))
+        assert (caught.value.status, caught.value.param) == (400, "model")
+        assert "m, other" in caught.value.message
 
 
 def test_a_known_model_without_ready_worker_is_503() -> None:
