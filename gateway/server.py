@@ -38,6 +38,7 @@ _GC_ALLOCATIONS = 50_000  # between two looks at the youngest objects
 _TICKS_PER_SWEEP = 10  # uvicorn ticks ten times a second
 _KEEP_ALIVE_S = 75
 _OTHER_FILES = 64
+_FIRST_LOOK_S = 1.0
 _CLOSING_S = 2  # for connections to close after the last answer
 
 
@@ -65,6 +66,12 @@ class GatewayServer(uvicorn.Server):
         settings = self._gateway.settings
         self._settled_s = time.monotonic() + settings.shutdown_settle_s
         self._stop_s = self._settled_s + settings.shutdown_grace_s
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no connection before the workers have been asked once: who comes meanwhile waits for a moment, and does
+        not hear that none is ready."""
+        await self._gateway.health.first_look(_FIRST_LOOK_S)
+        await super().startup(sockets)
 
     async def on_tick(self, counter: int) -> bool:
         if time.monotonic() >= (self._stop_s if self._gateway.forwarder.inflight else self._settled_s):

@@ -130,6 +130,14 @@ class HealthMonitor:
             record.want_identity = True
             self._wake.set()
 
+    async def first_look(self, timeout_s: float) -> None:
+        """Wait until the workers that are registered by now have been asked once, but no longer than `timeout_s`. Only
+        while `run` runs."""
+        await asyncio.sleep(0)  # whatever has just begun registers them, and `run` asks them
+        visits = [record.task for record in self._records.values() if record.task is not None]
+        if visits:
+            await asyncio.wait(visits, timeout=timeout_s)
+
     async def run(self) -> None:
         """Probe for ever."""
         try:

@@ -326,10 +326,10 @@ class Exchange(Progress):
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
-    def _break_off(self, failure: Failure, outcome: Outcome) -> None:
-        """The answer has begun and cannot be completed."""
+    def _break_off(self, failure: Failure, outcome: Outcome, answer: tuple[int, str] | None = None) -> None:
+        """The answer has begun and cannot be completed. `answer`: status and code, if not the failure's own."""
         event_stream = self._gate is not None
-        status, code = failure.answer
+        status, code = answer or failure.answer
         self._finish(status, outcome, failure.kind.value)
         if event_stream:
             text = f"The stream broke: {failure.message}."
@@ -348,7 +348,7 @@ class Exchange(Progress):
     def _end(self, failure: Failure, fault: HttpFault) -> None:
         """End it here, through no fault of the worker: by `fault`, or as an answer that broke off."""
         if self._status:
-            self._break_off(failure, Outcome.CLIENT_FAULT)
+            self._break_off(failure, Outcome.CLIENT_FAULT, (fault.status, fault.code or ""))
         else:
             self._refuse(fault)
 

@@ -87,6 +87,15 @@ async def test_sigterm_drains_then_ends_cleanly() -> None:
             await client.get("/liveness")
 
 
+async def test_the_first_request_after_the_start_is_served() -> None:
+    async with (
+        FakeWorker() as worker,
+        gateway_process("--worker-urls", worker.url) as (_, url),
+        httpx.AsyncClient(base_url=url, timeout=10) as client,
+    ):
+        assert (await client.post(CHAT, content=chat_body())).status_code == 200
+
+
 async def test_while_it_settles_an_idle_gateway_serves_though_it_is_not_ready() -> None:
     async with (
         FakeWorker() as worker,
@@ -118,7 +127,7 @@ async def test_after_the_grace_time_streams_are_ended() -> None:
         async with client.stream("POST", CHAT, content=chat_body(stream=True)) as answer:
             process.send_signal(signal.SIGINT)
             body = b"".join([piece async for piece in answer.aiter_raw()])
-        assert b'"error"' in body.split(b"\n\n")[-2]
+        assert b'"code":"shutting_down"' in body.split(b"\n\n")[-2]
         assert await asyncio.wait_for(process.wait(), 5) == 0
 
 

@@ -92,6 +92,34 @@ async def test_a_healthy_worker_is_known_and_ready() -> None:
         assert (worker.load.report.running_requests, worker.load.report.waiting_tokens) == (2, 30)
 
 
+async def test_the_first_look_ends_when_all_have_been_asked() -> None:
+    async with monitored(ScriptedProbe(dict(OURS)), interval_s=60) as (registry, monitor):
+        await monitor.first_look(10)
+        assert view(registry).status is WorkerStatus.READY
+
+
+async def test_the_first_look_does_not_wait_for_those_who_are_silent() -> None:
+    async with monitored(ScriptedProbe({"/health": None}), timeout_s=60) as (registry, monitor):
+        async with asyncio.timeout(10):
+            await monitor.first_look(0.01)
+        assert view(registry).status is WorkerStatus.STARTING
+
+
+async def test_without_workers_there_is_nothing_to_look_at() -> None:
+    registry = Registry()
+    monitor = HealthMonitor(
+        registry,
+        ScriptedProbe(),
+        MonotonicClock(),
+        interval_s=1,
+        timeout_s=1,
+        max_failures=3,
+        on_probe_failure=lambda: None,
+    )
+    async with asyncio.timeout(10):
+        await monitor.first_look(60)
+
+
 async def test_other_makers_need_only_health_and_models() -> None:
     probe = ScriptedProbe({"/health": 200, "/v1/models": {"data": [{"id": "their-model"}]}})
     async with monitored(probe) as (registry, _):
