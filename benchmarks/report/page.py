@@ -146,6 +146,8 @@ def _setting(run: RunRecord, name: str) -> Any:
     value = run.figures.get(name)
     if name.startswith("random_") and not str(run.figures.get("dataset_name", "random")).startswith("random"):
         return None
+    if name == "random_output_len" and not run.generates:
+        return None
     if name == "time" and isinstance(value, str):
         return value[: len("2026-11-30T12:00:00")].replace("T", " ")
     return value

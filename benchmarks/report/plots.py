@@ -42,7 +42,7 @@ def sweeps(runs: Sequence[RunRecord]) -> list[str]:
                 _name_levels(axis, levels, key, above=name != lowest)
         label(axis, _capital(_LATENCIES[key]), tokens, "ms")
         _scale(axis.yaxis)
-        axis.set_xlim(left=0)
+        _from_zero(axis.xaxis)
         panels.append(element(figure))
     return panels
 
@@ -91,7 +91,10 @@ def timelines(runs: Sequence[RunRecord]) -> str | None:
                 axis.plot(*zip(*points, strict=True), color=colour(index), linewidth=1.6)
         label(axis, title, "seconds since the start" if key == rows[-1][0] else "", "")
         axis.set_xlim(left=0)
-        _scale(axis.yaxis)
+        if key == "ttft_ms":
+            _scale(axis.yaxis)
+        else:
+            _from_zero(axis.yaxis)
     return element(figure)
 
 
@@ -144,18 +147,21 @@ def _scale(axis: Any) -> None:
     from matplotlib import ticker
 
     low, high = axis.get_data_interval()
-    set_scale, set_limit = (
-        (axis.axes.set_xscale, axis.axes.set_xlim)
-        if axis.axis_name == "x"
-        else (axis.axes.set_yscale, axis.axes.set_ylim)
-    )
-    plain = ticker.FuncFormatter(lambda value, _: f"{value:,.10g}")
     if not 0 < low < high / _WIDE:
-        set_limit(0)
-        axis.set_major_formatter(plain)
+        _from_zero(axis)
         return
-    set_scale("log")
+    (axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale)("log")
     subs = (1, 2, 5) if high < 15 * low else (1, 3) if high < 200 * low else (1,)
     axis.set_major_locator(ticker.LogLocator(subs=subs))
     axis.set_minor_locator(ticker.NullLocator())
-    axis.set_major_formatter(plain)
+    axis.set_major_formatter(_number)
+
+
+def _from_zero(axis: Any) -> None:
+    """Linear, with plain numbers."""
+    (axis.axes.set_xlim if axis.axis_name == "x" else axis.axes.set_ylim)(0)
+    axis.set_major_formatter(_number)
+
+
+def _number(value: float, place: int | None = None) -> str:
+    return f"{value:,.10g}"

@@ -29,6 +29,14 @@ _REFUSED = {
     "--pd-separated": "Canopy does not separate prefill and decode",
     "--apply-chat-template": "use a backend that takes chats, such as --backend canopy-chat",
     "--return-logprob": "give the field by --extra-request-body",
+    "--endpoint": "the path is that of --backend",
+    "--save-result": "give --output-file FILE",
+    "--result-dir": "give --output-file FILE",
+    "--result-filename": "give --output-file FILE",
+    "--percentile-metrics": "all latencies have p90, p95 and p99, and more among `quantiles` of --output-file",
+    "--metric-percentiles": "all latencies have p90, p95 and p99, and more among `quantiles` of --output-file",
+    "--num-warmups": "give --warmup-requests",
+    "--random-prefix-len": "give --dataset-name generated-shared-prefix",
 }
 
 

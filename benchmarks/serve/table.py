@@ -44,6 +44,7 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("request_throughput", "req/s", ".2f"),
     ("request_goodput", "good/s", ".2f"),
     ("output_throughput", "out tok/s", ".1f"),
+    ("input_throughput", "in tok/s", ".1f"),
     ("mean_ttft_ms", "TTFT", ".1f"),
     ("p99_ttft_ms", "p99", ".1f"),
     ("mean_tpot_ms", "TPOT", ".2f"),
@@ -77,6 +78,8 @@ def table(figures: Mapping[str, Any]) -> str:
 def levels(runs: Sequence[Mapping[str, Any]]) -> str:
     """Several runs, a line each; latencies in ms."""
     columns = [column for column in _COLUMNS if any(run.get(column[0]) is not None for run in runs)]
+    if all(run.get("output_throughput") is not None for run in runs):
+        columns = [column for column in columns if column[0] != "input_throughput"]
     rows = [[title for _, title, _ in columns]]
     rows += [[_text(run.get(key), form) for key, _, form in columns] for run in runs]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]

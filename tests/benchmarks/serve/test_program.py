@@ -125,6 +125,7 @@ TRACE = ["--dataset-path", "/no/file", "--dataset-name"]
         (["--backend", "vllm-chat"], "give --tokenizer"),
         (["--backend", "vllm", "--dataset-name", "conversation"], "does not answer with token ids"),
         (["--profile"], "has no --profile"),
+        (["--result-filename", "x.json"], "has no --result-filename: give --output-file FILE."),
         (["--output-file", "/no/file"], "cannot write /no/file"),
     ],
 )
