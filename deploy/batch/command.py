@@ -85,15 +85,21 @@ def _batch(settings: BatchSettings, paths: Paths) -> int:
 
 
 def _with_flags(argv: Sequence[str]) -> list[str]:
-    """The two positional arguments as flags."""
+    """The two positional arguments, in front of the flags or behind them, as flags."""
     names = iter(("--input", "--output"))
     flags, left = [], list(argv)
-    while left and (left[0] == STDIO or not left[0].startswith("-")):
+    if len(left) > 2 and all(map(_is_file, left[-2:])) and not _is_file(left[0]):
+        left = [*left[-2:], *left[:-2]]
+    while left and _is_file(left[0]):
         name = next(names, None)
         if name is None:
             raise UserError(f"canopy batch takes two files, and {left[0]!r} is a third.")
         flags.append(f"{name}={left.pop(0)}")
     return flags + left
+
+
+def _is_file(word: str) -> bool:
+    return word == STDIO or not word.startswith("-")
 
 
 def _paths(settings: BatchSettings) -> Paths:

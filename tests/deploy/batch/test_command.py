@@ -132,6 +132,12 @@ def test_what_always_breaks_fails_in_the_end(
     assert errors == {"r5": "connection"} | {f"r{i}": "http_502" for i in range(5)}
 
 
+def test_the_files_may_stand_behind_the_flags(gateway: FakeGateway, tmp_path: Path) -> None:
+    source, out = write(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
+    assert main(["--base-url", gateway.url, "--no-progress", str(source), str(out)], {}) == 0
+    assert len(answers(out)) == 3
+
+
 def test_never_more_in_flight_than_asked(gateway: FakeGateway, tmp_path: Path) -> None:
     gateway.delay_s = 0.005
     assert batch(gateway, write(tmp_path / "in.jsonl", 60), tmp_path / "out.jsonl", "--max-concurrency", "7") == 0
