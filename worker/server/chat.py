@@ -69,6 +69,8 @@ class ChatReader:
         self._call_id_chars = call_id_chars
         self._held: list[Part] = []  # reasoning that shall come in one piece
         self._texts: dict[type, list[str]] = {Content: [], Reasoning: []}
+        self._reasoning_tokens = 0  # of chunks that are nothing but reasoning
+        self._mixed: list[str] = []  # reasoning of other chunks
 
     @property
     def content(self) -> str:
@@ -81,9 +83,11 @@ class ChatReader:
         return "".join(self._texts[Reasoning])
 
     def reasoning_tokens(self, tokenizer: TextCodec) -> int:
-        """How many tokens the reasoning has, written anew: its marks count as none."""
-        reasoning = self.reasoning
-        return len(tokenizer.encode(reasoning, add_special_tokens=False)) if reasoning else 0
+        """How many tokens the reasoning has, without its marks. Exact if the answer was read at once, which takes a
+        while if there are many; to one or two if it was streamed."""
+        return self._reasoning_tokens + sum(
+            len(tokenizer.encode(text, add_special_tokens=False)) for text in self._mixed
+        )
 
     @property
     def finish_reason(self) -> str:
@@ -100,6 +104,7 @@ class ChatReader:
             parts = parts + self._parser.finish()
         for part in parts:
             self._note(part)
+        self._count(chunk, parts)
         return News(self._gathered(merged(parts), ended=chunk.finish is not None), chunk)
 
     def _note(self, part: Part) -> None:
@@ -112,6 +117,16 @@ class ChatReader:
                 self.calls[index].arguments += text
             case Content(text) | Reasoning(text):
                 self._texts[type(part)].append(text)
+
+    def _count(self, chunk: Chunk, parts: list[Part]) -> None:
+        """Chunks that are all reasoning are counted; of those with other parts too the text is encoded later."""
+        reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
+        if not reasoning:
+            return
+        if all(isinstance(part, Reasoning) for part in parts):
+            self._reasoning_tokens += len(chunk.token_ids)
+        else:
+            self._mixed.append(reasoning)
 
     def _gathered(self, parts: list[Part], *, ended: bool) -> list[Part]:
         if self._stream_reasoning:

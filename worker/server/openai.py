@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -83,7 +84,9 @@ async def chat_completions(service: Service, request: Request) -> Response:
         return await stream_reply(request, chat.generation, chunks)
     await whole_reply(request, chat.generation)
     choices = [_choice(reader, tokenizer) for reader in chat.readers]
-    counts = chat_usage(chat.readers, tokenizer, service.settings.enable_cache_report)
+    count = partial(chat_usage, chat.readers, tokenizer, service.settings.enable_cache_report)
+    # Long reasoning takes many ms to count.
+    counts = await serving.tokenizer.run(count) if any(reader.reasoning for reader in chat.readers) else count()
     return JsonAnswer(header.fields(choices) | {"usage": counts})
 
 

@@ -51,7 +51,7 @@ async def create(service: Service, request: Request) -> Response:
         if body.stream:
             return await stream_reply(request, chat.generation, events, fault_event=events.fault)
         await whole_reply(request, chat.generation)
-    return JsonAnswer(events.whole())
+    return JsonAnswer(await serving.tokenizer.run(events.whole))  # it counts the tokens of long reasoning
 
 
 async def stored(service: Service, request: Request) -> Response:
