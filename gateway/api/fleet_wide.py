@@ -22,6 +22,7 @@ from gateway.proxy.aborts import Aborts
 from gateway.proxy.fetch import Fetcher, FetchError
 from gateway.proxy.http1 import Headers
 
+NO_ANSWER = 502
 _TIMEOUT_S = 5.0
 _PASSED_ON = frozenset({b"authorization", b"content-type"})
 
@@ -36,7 +37,7 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one worker answered to a fan-out; status 502 if it did not."""
+    """What one worker answered to a fan-out; status NO_ANSWER if it did not."""
 
     worker: WorkerView
     status: int
@@ -86,7 +87,7 @@ class FanOut:
                 worker.url, path, timeout_s=timeout_s, method="POST", headers=headers, body=body
             )
         except FetchError as error:
-            return Outcome(worker, 502, str(error))
+            return Outcome(worker, NO_ANSWER, str(error))
         return Outcome(worker, answer.status, answer.body.decode(errors="replace").strip())
 
 

@@ -11,10 +11,11 @@ from fastapi import APIRouter, Request, Response
 
 from gateway.api.answers import fault
 from gateway.api.bodies import body_of, decoded
-from gateway.api.fleet_wide import FanOut, Outcome, summary
+from gateway.api.fleet_wide import NO_ANSWER, FanOut, Outcome, summary
 from gateway.fleet.control import WorkerControl
 
-TIMEOUT_S = 3600.0  # the weights are read, and what has begun ends first
+MAX_DRAIN_S = 86_400.0  # more is refused by the workers
+TIMEOUT_S = 3600.0  # the weights are read, and what has begun ends first; its own time limit comes on top
 
 
 class _Update(msgspec.Struct, frozen=True):
@@ -22,6 +23,7 @@ class _Update(msgspec.Struct, frozen=True):
 
     model_path: str
     model: str | None = None
+    drain_timeout_s: float | None = None
 
 
 class _Told(msgspec.Struct, frozen=True):
@@ -50,19 +52,26 @@ def weight_routes(
             workers = [worker for worker in workers if worker.model == model]
             if models and not workers:
                 return fault(404, f"The model {asked.model!r} does not exist.", param="model", code="model_not_found")
-        headers = request.headers.raw
+        headers, timeout_s = request.headers.raw, TIMEOUT_S + min(asked.drain_timeout_s or 0, MAX_DRAIN_S)
         control.weights_change(begins=True)
         try:
-            outcomes = await fan_out.post_to(workers, "/update_weights_from_disk", headers, body, timeout_s=TIMEOUT_S)
-            name = uuid.uuid4().hex  # trainers may well write to one path again and again
-            for outcome in outcomes:
-                if outcome.status == 200:
-                    control.flushed(outcome.worker.url, weights=name)
+            outcomes = await fan_out.post_to(workers, "/update_weights_from_disk", headers, body, timeout_s=timeout_s)
+            _note(outcomes, control)
         finally:
             control.weights_change(begins=False)
         return summary(outcomes, _told(outcomes))
 
     return router
+
+
+def _note(outcomes: list[Outcome], control: WorkerControl) -> None:
+    """Who has the new weights. One that did not answer may have them too, or take them on later."""
+    name = uuid.uuid4().hex  # trainers may well write to one path again and again
+    for outcome in outcomes:
+        if outcome.status == 200:
+            control.flushed(outcome.worker.url, weights=name)
+        elif outcome.status == NO_ANSWER:
+            control.flushed(outcome.worker.url, weights=f"{name}, perhaps, at {outcome.worker.url}")
 
 
 def _told(outcomes: list[Outcome]) -> dict[str, Any]:

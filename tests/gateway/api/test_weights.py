@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
+from gateway.api import weights
 from gateway.fleet.weight_changes import WeightChanges
 from tests.helpers.fake_worker import FakeWorker, Received, Reply, Script
 from tests.helpers.gateway_harness import CHAT, RunningGateway, running_gateway
@@ -138,6 +142,29 @@ async def test_a_stream_does_not_go_on_where_the_update_failed() -> None:
         alive.other[PATH] = updated
         assert (await gateway.client.post(PATH, json=ASK)).status_code == 200
         assert await told_by(gateway) == STORY
+
+
+async def test_a_stream_does_not_go_on_where_nobody_knows_of_the_update() -> None:
+    async def cut(request: Received, reply: Reply) -> None:
+        reply.cut()
+
+    async with story_tellers(cut, refused) as (gateway, _):
+        assert await told_by(gateway) == STORY
+        answer = await gateway.client.post(PATH, json=ASK)
+        assert (answer.status_code, answer.json()["success"]) == (502, False)
+        assert await told_by(gateway) == "broken"
+
+
+async def test_who_may_take_longer_to_end_is_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def slowly(request: Received, reply: Reply) -> None:
+        await asyncio.sleep(0.4)
+        await updated(request, reply)
+
+    monkeypatch.setattr(weights, "TIMEOUT_S", 0.1)
+    async with FakeWorker(other={PATH: slowly}) as worker, running_gateway([worker]) as gateway:
+        assert (await gateway.client.post(PATH, json=ASK)).status_code == 502
+        for seconds in (30.0, 1e300):  # the latter is the worker's to refuse
+            assert (await gateway.client.post(PATH, json={**ASK, "drain_timeout_s": seconds})).status_code == 200
 
 
 async def test_a_stream_does_not_go_on_at_a_process_that_started_after_the_update() -> None:
