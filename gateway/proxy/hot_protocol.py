@@ -1,6 +1,6 @@
 """The accelerated data path: generation requests are answered inside uvicorn's HTTP protocol, bytes in, bytes out.
 
-Only the plain case is taken: a POST to a generation endpoint over HTTP/1.1, not pipelined, without Expect.
+Only the plain case is taken: a POST to a generation endpoint, not pipelined, without Expect.
 Everything else goes uvicorn's way to the ASGI callable. Relies on how uvicorn 0.54's HttpToolsProtocol uses its
 `cycle`; `accelerate` checks that before it is used.
 """
@@ -57,6 +57,7 @@ class HotRequest:
         "_chunked",
         "_fault",
         "_head",
+        "_may_chunk",
         "_out",
         "_pieces",
         "_protocol",
@@ -68,7 +69,8 @@ class HotRequest:
         "response_complete",
     )
 
-    def __init__(self, protocol: HotProtocol, head: RequestHead, keep_alive: bool) -> None:
+    def __init__(self, protocol: HotProtocol, head: RequestHead, keep_alive: bool, *, may_chunk: bool = True) -> None:
+        self._may_chunk = may_chunk  # not for HTTP/1.0: there the end of the connection is the body's
         self._protocol = protocol
         self._head = head
         self._request_id = request_id_of(head)
@@ -152,7 +154,7 @@ class HotRequest:
         lines = STATUS_LINE[head.status] + head.lines
         if head.length is not None:
             lines += b"content-length: %b\r\n" % head.length
-        elif not head.bodiless:
+        elif not head.bodiless and self._may_chunk:
             self._chunked = True
             lines += b"transfer-encoding: chunked\r\n"
         self._begin(lines, extra)
@@ -244,15 +246,15 @@ class HotProtocol(BoundedProtocol):
             and not self.pipeline
             and not self.expect_100_continue
             and parser.get_method() == b"POST"
-            and parser.get_http_version() == "1.1"
             and not (self.browsers and any(name == b"origin" for name, _ in self.headers))
         ):
             self._bound_body()
             head = head_of("POST", path.decode(), query, self.headers)
-            keep_alive = parser.should_keep_alive()
+            is_current = parser.get_http_version() == "1.1"
+            keep_alive = is_current and parser.should_keep_alive()
             if first_read and keep_alive:
                 self.known_heads.learn(first_read, head)
-            self._hot = HotRequest(self, head, keep_alive)
+            self._hot = HotRequest(self, head, keep_alive, may_chunk=is_current)
             self.cycle = self._hot  # type: ignore[assignment]
         else:
             self._take_the_usual_way()

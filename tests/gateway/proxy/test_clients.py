@@ -389,3 +389,29 @@ async def test_an_offer_of_another_protocol_is_passed_over(fast_path: bool) -> N
             status, _, body = await client.response()
             assert (status, json.loads(body)) == (200, text)
         client.close()
+
+
+async def test_http_1_0_gets_no_chunks() -> None:
+    """The fast path's; the other one leaves the framing to uvicorn."""
+
+    async def script(request: Received, reply: Reply) -> None:
+        if not request.json["stream"]:
+            await reply.json("whole")
+            return
+        await reply.stream_head()
+        for text in ("one", "two", DONE):
+            await reply.chunk(text if text is DONE else event(text))
+        await reply.last_chunk()
+
+    async with FakeWorker(script) as worker, running_gateway([worker]) as gateway:
+        for stream, body in ((True, event("one") + event("two") + DONE), (False, b'"whole"')):
+            client = await gateway.raw()
+            lines = ("connection: keep-alive",)
+            await client.send(
+                request_bytes(chat_body(stream=stream), CHAT, *lines).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+            )
+            status, headers = await client.head()
+            assert (status, headers["connection"]) == (200, "close")
+            assert "transfer-encoding" not in headers
+            assert await client.reader.read() == body
+            client.close()
