@@ -32,9 +32,13 @@ class NoFleet(UserError):
 
 
 def named_fleet(address: str | None, env: Mapping[str, str]) -> RunningFleet | None:
-    """The fleet in the Ray that the user named, by flag or RAY_ADDRESS; None if none was named."""
+    """The fleet in the Ray that the user named, by flag or RAY_ADDRESS; None if none was named. Of this machine's own
+    fleets the token is known."""
     named = address or env.get("RAY_ADDRESS")
-    return RunningFleet.elsewhere(named) if named else None
+    if not named:
+        return None
+    here = (fleet for fleet in running_fleets(cache_root(env)) if fleet.ray_address == named)
+    return next(here, None) or RunningFleet.elsewhere(named)
 
 
 def only_fleet(address: str | None, env: Mapping[str, str]) -> RunningFleet:
@@ -45,8 +49,8 @@ def only_fleet(address: str | None, env: Mapping[str, str]) -> RunningFleet:
     if not found:
         raise UserError("No fleet runs on this machine; name the Ray of one elsewhere with --address.")
     if len(found) > 1:
-        addresses = ", ".join(fleet.ray_address for fleet in found)
-        raise UserError(f"Several fleets run on this machine; choose with --address one of {addresses}.")
+        choices = ", ".join(f"{fleet.ray_address} ({fleet.model} at {fleet.url})" for fleet in found)
+        raise UserError(f"Several fleets run on this machine; choose with --address one of {choices}.")
     return found[0]
 
 

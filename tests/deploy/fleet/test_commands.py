@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import psutil
 import pytest
 
 from common.errors import UserError
@@ -14,6 +16,7 @@ from deploy.fleet import client, scale
 from deploy.fleet.apply import fault_of, missing_of
 from deploy.fleet.client import only_fleet, sentence_of
 from deploy.fleet.messages import FleetStatus, GatewayStatus, ModelStatus, ReplicaStatus
+from deploy.local.plan import RunningFleet, fleets_dir, write_private
 
 
 def replica(number: int, state: Any = "ready", version: str = "v1", **parts: Any) -> ReplicaStatus:
@@ -62,6 +65,25 @@ def test_a_named_ray_is_not_looked_for(tmp_path: Path) -> None:
     env = {"CANOPY_CACHE": str(tmp_path), "RAY_ADDRESS": "10.0.0.1:6379"}
     assert only_fleet(None, env).ray_address == "10.0.0.1:6379"
     assert only_fleet("10.0.0.2:6379", env).ray_address == "10.0.0.2:6379"
+
+
+def test_of_several_fleets_here_one_is_named_and_its_token_known(tmp_path: Path) -> None:
+    fleets_dir(tmp_path).mkdir()
+    me, env = psutil.Process(), {"CANOPY_CACHE": str(tmp_path)}
+    for name in ("a", "b"):
+        found = RunningFleet(
+            model=name,
+            url=f"http://{name}",
+            ray_address=f"127.0.0.2:{name}",
+            token_file=f"/{name}/token",
+            log_dir="l",
+            pid=me.pid,
+            started_s=me.create_time(),
+        )
+        write_private(fleets_dir(tmp_path) / f"{name}.json", msgspec.json.encode(found))
+    with pytest.raises(UserError, match=r"one of 127.0.0.2:a \(a at http://a\), 127.0.0.2:b \(b at http://b\)."):
+        only_fleet(None, env)
+    assert only_fleet("127.0.0.2:b", env).token_file == "/b/token"
 
 
 def test_waiting_is_over_when_all_are_ready_and_of_the_wanted_version() -> None:
