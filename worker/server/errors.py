@@ -73,9 +73,11 @@ def _one_of(rules: Sequence[str]) -> str:
 def field_path(location: Sequence[int | str]) -> str | None:
     """`("messages", 0, "content")` -> `messages[0].content`. The union branches that pydantic names are left out."""
     path = ""
-    for part in location:
+    for at, part in enumerate(location):
         if isinstance(part, int):
             path += f"[{part}]"
+        elif part in _KINDS_OF_ITEMS and at and isinstance(location[at - 1], int) and at + 1 < len(location):
+            continue
         elif part.isidentifier() and part.islower() and part not in _BRANCHES:
             path += f".{part}" if path else part
     return path or None
@@ -93,3 +95,10 @@ _RULES = {
 }
 _CLASS = re.compile(r" or instance of \w+$")
 _BRANCHES = frozenset({"str", "int", "float", "bool", "list", "dict"})
+# By their `type` pydantic tells the items of a list apart, and names it behind the index.
+_KINDS_OF_ITEMS = frozenset(
+    (
+        *("text", "tool_use", "tool_result", "thinking"),
+        *("message", "function_call", "function_call_output", "reasoning"),
+    )
+)

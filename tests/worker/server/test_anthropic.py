@@ -149,6 +149,8 @@ async def test_results_of_tools_and_a_begun_answer() -> None:
         ({"messages": [{"role": "system", "content": "x"}]}, 400, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, 400, "text, tools and thinking"),
         ({"messages": [{"role": "user", "content": [{"type": "odd"}]}]}, 400, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, 400, "messages[0].content[0].text is"),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_use"}]}]}, 400, "messages[0].content[0].name is"),
         ({"temperature": -1}, 400, "temperature"),
         ({"top_k": 0}, 400, "top_k"),
         ({"stop_sequences": [""]}, 400, "stop_sequences"),
