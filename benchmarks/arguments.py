@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Callable
 from typing import NoReturn
 
 from common.errors import UserError
+from common.process import sigterm_as_ctrl_c
 
 STOPPED = 130  # as a shell reports what Ctrl-C has ended
 
@@ -31,9 +31,9 @@ class Arguments(argparse.ArgumentParser):
 def run(main: Callable[[], int]) -> NoReturn:
     """Run a program and exit with its code: 2, with the sentence on standard error, for a fault of the user; 130 after
     Ctrl-C or SIGTERM, when all that it started has been ended."""
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
     try:
-        sys.exit(main())
+        with sigterm_as_ctrl_c():
+            sys.exit(main())
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from setproctitle import setproctitle
 
@@ -92,6 +92,20 @@ def url_of(sock: socket.socket, *, tls: bool = False) -> str:
 def set_title(title: str) -> None:
     """The name of this process in ps and top."""
     setproctitle(title)
+
+
+@contextlib.contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """While entered, SIGTERM ends in KeyboardInterrupt as Ctrl-C does, also where a shell has put this program into the
+    background with SIGINT ignored. From the main thread only."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio ends tasks in order only where it finds this one
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def die_with_parent(parent_pid: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from common.clock import MonotonicClock
 from common.errors import UserError
-from common.process import raise_file_limit
+from common.process import raise_file_limit, sigterm_as_ctrl_c
 from common.settings import load
 from deploy.batch.connection import Connection
 from deploy.batch.contents import Contents, read_contents
@@ -56,7 +55,7 @@ def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
     raise_file_limit()
     paths = _paths(settings)
     try:
-        with _stopped_by_sigterm():
+        with sigterm_as_ctrl_c():
             return _batch(settings, paths)
     except KeyboardInterrupt:
         print(f"canopy batch: stopped; {_again(settings)}", file=sys.stderr)
@@ -115,16 +114,6 @@ def _paths(settings: BatchSettings) -> Paths:
     if len(set(files)) < len(files):
         raise UserError("IN, OUT and the error file must be different files.")
     return Paths(output, errors)
-
-
-@contextlib.contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """While entered, SIGTERM stops the batch like Ctrl-C."""
-    before = signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

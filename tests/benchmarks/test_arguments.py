@@ -25,11 +25,17 @@ run(main)
 _SERVER = "import os, time; print(os.getpid(), file=open({!r}, 'w'), flush=True); time.sleep(600)"
 
 
+def in_background() -> None:
+    """As shells start what an & stands behind."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGKILL, -9)])
 def test_an_ended_benchmark_leaves_no_server(tmp_path: Path, number: signal.Signals, code: int) -> None:
     file = tmp_path / "pid"
     (tmp_path / "server.py").write_text(_SERVER.format(str(file)))
-    with subprocess.Popen([sys.executable, "-c", _BENCHMARK, str(tmp_path)], stderr=subprocess.PIPE) as benchmark:
+    command = [sys.executable, "-c", _BENCHMARK, str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, preexec_fn=in_background) as benchmark:
         wait_until(lambda: file.exists() and file.read_text().endswith("\n"), 60, "the server is up")
         benchmark.send_signal(number)
         _, said = benchmark.communicate(timeout=60)

@@ -71,7 +71,7 @@ class Experimenter:
             self._journal.write(entry)
             result.entries.append(entry)
             self._tell(f"experiment {entry.experiment}: {entry.outcome}, {entry.because}")
-        result.stopped = f"{self._limit} experiments were allowed."
+        result.stopped = f"No more than {self._limit} experiments were allowed."
         return result
 
     def _experiment(self, number: int, proposal: Proposal, situation: Situation) -> Entry:

@@ -174,11 +174,17 @@ def test_a_pipe_is_read_like_standard_input(gateway: FakeGateway, tmp_path: Path
     assert set(answers(out)) == {f"r{i}" for i in range(9)}
 
 
+def in_background() -> None:
+    """As shells start what an & stands behind."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def test_sigterm_stops_it_and_the_next_run_goes_on(gateway: FakeGateway, tmp_path: Path) -> None:
     source, out = write(tmp_path / "in.jsonl", 300), tmp_path / "out.jsonl"
     gateway.delay_s = 0.05
     command = [sys.executable, "-m", "deploy.cli", "batch", source, out, "--base-url", gateway.url]
-    with subprocess.Popen([*command, "--max-concurrency", "4"], stderr=subprocess.PIPE, text=True) as process:
+    few = [*command, "--max-concurrency", "4"]
+    with subprocess.Popen(few, stderr=subprocess.PIPE, text=True, preexec_fn=in_background) as process:
         while len(gateway.seen) < 40:
             assert process.poll() is None
             time.sleep(0.01)
