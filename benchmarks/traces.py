@@ -108,6 +108,11 @@ def text_lines(path: Path, *, flag: str) -> Iterator[tuple[int, str]]:
         raise UserError(f"{flag}: cannot read {path}: {reason}.") from None
 
 
+def fault_of(error: Exception) -> str:
+    """What an entry of a file lacks or has wrong."""
+    return f"it lacks {error.args[0]}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+
+
 def _rounds(minute: float, offset_s: float, rate: int, stretch: int) -> Iterator[float]:
     """When the request at `offset_s` of a recorded minute arrives: in each round of that minute, in each copy."""
     for round_ in range(stretch):
@@ -130,7 +135,7 @@ def _mooncake(path: Path, lines: Iterator[tuple[int, str]], flag: str) -> Iterat
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                f"{flag}: line {number} of {path} is no request of a Mooncake trace ({type(error).__name__}: {error})."
+                f"{flag}: line {number} of {path} is no request of a Mooncake trace ({fault_of(error)})."
             ) from None
 
 

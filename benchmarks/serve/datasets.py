@@ -1,8 +1,8 @@
 """Prompts out of files: one JSON object a line, or a JSON array of them; plain, .gz or .xz.
 
-custom (and sharegpt): `prompt` or `question`, with `output_tokens` (or max_tokens) where the answer's length is known;
-or `conversations`, of which the first message is the prompt and the second tells how long its answer is; or `turns`, a
-list of what the user says, one after the other.
+custom (and sharegpt): `prompt` or `question`, with `output_tokens` (or max_tokens) where the answer's length is known,
+or the recorded `answer`; or `conversations`, of which the first message is the prompt and the second tells how long its
+answer is; or `turns`, a list of what the user says, one after the other.
 openai: bodies of OpenAI's requests (`messages`, `prompt` or `input`, max_tokens, ...), or lines of a batch file that
 hold one.
 """
@@ -19,7 +19,7 @@ import orjson
 
 from benchmarks.serve.prompts import Prompt
 from benchmarks.serve.workloads import Session, Turn
-from benchmarks.traces import text_lines
+from benchmarks.traces import fault_of, text_lines
 from common.errors import UserError
 from common.model_tokenizer import ModelTokenizer
 
@@ -51,7 +51,9 @@ class Reader:
         text = entry["prompt"] if "prompt" in entry else entry["question"]
         if not isinstance(text, str):
             raise TypeError("prompt is not a text")
-        return self._fitting(self._turn(text, _length_of(entry)))
+        recorded = entry.get("answer")
+        length = _length_of(entry) or (self._tokens(recorded) if isinstance(recorded, str) else None)
+        return self._fitting(self._turn(text, length))
 
     def openai(self, entry: dict[str, Any]) -> Session | None:
         """Raises KeyError or TypeError if the line has another form."""
@@ -86,9 +88,7 @@ def from_file(path: Path, read: Callable[[dict[str, Any]], Session | None], coun
         try:
             session = read(entry)
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
-            raise UserError(
-                f"{_FLAG}: {place} of {path} is not of this dataset ({type(error).__name__}: {error})."
-            ) from None
+            raise UserError(f"{_FLAG}: {place} of {path} is not of this dataset ({fault_of(error)}).") from None
         if session is not None:
             found.append(session)
         if len(found) == count:

@@ -81,7 +81,7 @@ def test_a_minute_is_played_as_often_as_asked(tmp_path: Path) -> None:
         (HEAD, "holds no request"),
         ("TIMESTAMP,ContextTokens\n2023-11-16 18:00:00,1\n", "line 2 of .* is neither"),
         ("a,b\n1,2\n", "line 2 of .* is neither"),
-        ('{"timestamp": 1}', "line 1 of .* is no request .*KeyError"),
+        ('{"timestamp": 1}', "line 1 of .* is no request .*it lacks input_length"),
         ('{"timestamp": 1, "input_length": 2, "output_length": 3, "hash_ids": "x"}', "line 1 of .*ValueError"),
         ('{"timestamp": 1, "input_length": 2, "output_length": 3}\n[]', "line 2 of .*AttributeError"),
         ("{", "line 1 of .* is no request"),
