@@ -293,7 +293,9 @@ def identity_of(card: Mapping[str, Any], info: dict[str, Any], url: str = "") ->
         max_total_tokens=_count(info.get("max_total_num_tokens")),
         max_running_requests=_count(info.get("max_running_requests")),
         page_size=_count(info.get("page_size")),
-        events=told_endpoints(url, info.get("kv_events_config"), info.get("page_size")),
+        events=told_endpoints(
+            url, info.get("kv_events_config"), info.get("page_size"), info.get("in_batch_shared_tokens")
+        ),
         tokenizer=told_tokenizer(info),
     )
 

@@ -13,13 +13,14 @@ from common.kv_events import KvEventsConfig
 
 
 class Endpoints(msgspec.Struct, frozen=True):
-    """ZMQ endpoints to connect to. Empty: there is none."""
+    """ZMQ endpoints to connect to. Empty: there is none. `shared_tokens`: as in ExactIndex.begin."""
 
     events: str
     replay: str = ""
     load: str = ""
     topic: str = ""
     block_size: int = 0  # tokens; 0: not known
+    shared_tokens: int = 0
 
 
 class TokenizerSource(msgspec.Struct, frozen=True):
@@ -46,7 +47,9 @@ def told_tokenizer(info: Mapping[str, Any]) -> TokenizerSource | None:
     )
 
 
-def told_endpoints(url: str, config: object, page_size: object = None) -> Endpoints | None:
+def told_endpoints(
+    url: str, config: object, page_size: object = None, shared_tokens: object = None
+) -> Endpoints | None:
     """From the `kv_events_config` that the worker at `url` tells, as an object or its JSON; None if there are none.
 
     Blocks are of one page if it does not say more. Only ports are taken from it, the host is the worker's: what one
@@ -67,7 +70,8 @@ def told_endpoints(url: str, config: object, page_size: object = None) -> Endpoi
     if not events:
         return None
     size = told.block_size or (page_size if isinstance(page_size, int) else 0)
-    return Endpoints(events, _at(host, told.replay_endpoint), load, told.topic, max(size, 0))
+    shared = shared_tokens if isinstance(shared_tokens, int) else 0
+    return Endpoints(events, _at(host, told.replay_endpoint), load, told.topic, max(size, 0), max(shared, 0))
 
 
 def given_endpoints(settings: Sequence[str]) -> dict[str, Endpoints]:

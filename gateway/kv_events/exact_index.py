@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 
 from common.kv_events import (
     GPU,
@@ -29,10 +29,11 @@ BLOCK_BYTES = 400  # of memory for a block, measured: two entries of dictionarie
 class _Holding:
     """What one life holds. `contents`: content hashes, with how many of the worker's blocks have that content."""
 
-    __slots__ = ("block_size", "contents", "names", "promised")
+    __slots__ = ("block_size", "contents", "names", "promised", "shared_tokens")
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, shared_tokens: int) -> None:
         self.block_size = block_size
+        self.shared_tokens = shared_tokens
         self.contents: dict[int, int] = {}
         self.names: dict[BlockId, int] = {}
         self.promised: OrderedDict[int, float] = OrderedDict()  # content -> when it must be there, in order of entry
@@ -63,10 +64,11 @@ class ExactIndex:
         """Tokens of a block, of all the workers that have told."""
         return {holding.block_size for holding in self._holdings.values() if holding.block_size}
 
-    def begin(self, life: int, block_size: int = 0) -> None:
-        """Follow a life, which holds nothing yet. `block_size`: 0 if its first block is to tell."""
+    def begin(self, life: int, block_size: int = 0, shared_tokens: int = 0) -> None:
+        """Follow a life, which holds nothing yet. `block_size`: 0 if its first block is to tell. `shared_tokens`: for a
+        beginning so long others wait while one computes it; a shorter one each computes itself, if they meet there."""
         self.end(life)
-        self._holdings[life] = _Holding(block_size)
+        self._holdings[life] = _Holding(block_size, shared_tokens)
 
     def end(self, life: int) -> None:
         """Forget what a life holds, and that it was followed."""
@@ -145,7 +147,23 @@ class ExactIndex:
                 low = middle
             else:
                 high = middle - 1
+        if low and holding.shared_tokens and hashes[low - 1] not in contents:
+            held = _held(contents, hashes, low)
+            if (low - held) * holding.block_size < holding.shared_tokens:
+                return held
         return low
+
+
+def _held(contents: Container[int], hashes: Sequence[int], end: int) -> int:
+    """Of the chain's first `end` blocks, how many from its start are there."""
+    low = 0
+    while low < end:
+        middle = (low + end + 1) // 2
+        if hashes[middle - 1] in contents:
+            low = middle
+        else:
+            end = middle - 1
+    return low
 
 
 def _counts(event: BlockStored | BlockRemoved) -> bool:

@@ -114,7 +114,7 @@ class EventStream:
         self._counts["resyncs"] += 1
         self._last, self._flows = None, False
         batches = await self._ask(SNAPSHOT) or await self._ask(sequence_frame(0))
-        self._index.begin(self._life, self._endpoints.block_size)
+        self._index.begin(self._life, self._endpoints.block_size, self._endpoints.shared_tokens)
         for position, (number, payload) in enumerate(batches):
             self._apply(number, payload)
             if position % _BATCHES_PER_TURN == 0:

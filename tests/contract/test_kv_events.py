@@ -316,3 +316,9 @@ def test_only_ports_are_taken_from_what_a_worker_tells(config: object, expected:
         assert told is not None and told.replay == expected and told.block_size == 16
     else:
         assert told == expected
+
+
+@pytest.mark.parametrize(("tells", "taken"), [(256, 256), (None, 0), ("256", 0), (-1, 0)])
+def test_how_long_a_shared_beginning_must_be_is_the_worker_s_word(tells: object, taken: int) -> None:
+    told = told_endpoints("http://10.0.0.1:8000", {"publisher": "zmq"}, 16, tells)
+    assert told is not None and told.shared_tokens == taken

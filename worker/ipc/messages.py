@@ -354,6 +354,7 @@ class SchedulerReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     available_memory_bytes: int = 0  # left on the device beside weights, pool and graphs
     has_logits: bool = True  # False: no log-probabilities and no structured output
     embedding_size: int = 0  # numbers in an embedding; 0: the model generates text
+    in_batch_shared_tokens: int = 0  # so long a beginning is computed once for prompts that meet; 0: not known
 
 
 class SchedulerFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):

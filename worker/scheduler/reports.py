@@ -33,6 +33,7 @@ def ready_message(info: RunnerInfo, limits: Limits) -> SchedulerReady:
         available_memory_bytes=info.available_memory_bytes,
         has_logits=info.has_logits,
         embedding_size=info.embedding_size,
+        in_batch_shared_tokens=limits.shared_tokens,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -220,3 +221,16 @@ def test_other_lives_are_forgotten_at_once() -> None:
     assert set(index.lives) == {2} and len(index) == 1
     index.begin(2)
     assert len(index) == 0 and index.block_sizes() == set()
+
+
+@pytest.mark.parametrize(("shared_tokens", "found"), [(0, 5), (6, 5), (7, 2)])
+def test_who_shares_little_does_not_wait_for_what_is_being_computed(shared_tokens: int, found: int) -> None:
+    index = ExactIndex(100)
+    index.begin(LIFE, SIZE, shared_tokens)
+    tokens = list(range(10))
+    hashes = prompt(tokens).hashes(SIZE)
+    index.apply(LIFE, [BlockStored([1, 2], None, tokens[:4], 2)])
+    index.promise(LIFE, hashes, until_s=10.0)
+    assert index.matched(LIFE, hashes, 1.0) == found
+    index.apply(LIFE, [BlockStored([3, 4, 5], 2, tokens[4:], 2)])
+    assert index.matched(LIFE, hashes, 1.0) == 5
