@@ -183,6 +183,7 @@ async def _send(
     async with Connection(url, settings.api_key, answer_timeout_s=settings.answer_timeout_s) as connection:
         run = BatchRun(contents, journal, connection, steering, display, clock, rules)
         await run.run()
+    display.update(run.tally, (), 0)
     display.close()
     display.line(display.summary(run.tally))
     return 0

@@ -11,6 +11,15 @@ from deploy.batch.steering import ReplicaLoad
 from tests.helpers.clock import FakeClock
 
 
+def test_a_bar_is_full_at_the_end() -> None:
+    clock, out = FakeClock(), io.StringIO()
+    console = Console(file=out, force_terminal=True, width=120, color_system=None)
+    display = Display(clock, total=30, settled=10, shown=True, console=console)
+    display.update(Tally(answered=19, failed=1), (), 0)
+    display.close()
+    assert "30/30" in out.getvalue() and "1 failed" in out.getvalue()
+
+
 def test_lines_tell_the_present_rate_and_what_is_left() -> None:
     clock, out = FakeClock(), io.StringIO()
     console = Console(file=out, soft_wrap=True, highlight=False)
