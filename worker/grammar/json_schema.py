@@ -15,6 +15,7 @@ from typing import Any
 import jsonschema
 
 MAX_DEPTH = 64
+MAX_PATTERN_CHARS = 4096  # compiling may take time that grows with the third power
 MAX_COUNT = 100_000  # of characters, items and properties; grammars grow with them
 
 _ANNOTATIONS = frozenset(
@@ -136,6 +137,8 @@ def _check_strings(schema: Mapping[str, Any], at: str) -> None:
         raise SchemaFault(f"{at}: {first} together with {second} is not supported")
     patterns = [schema["pattern"]] if "pattern" in schema else []
     for pattern in (*patterns, *schema.get("patternProperties", {})):
+        if len(pattern) > MAX_PATTERN_CHARS:
+            raise SchemaFault(f"{at}: a pattern must have at most {MAX_PATTERN_CHARS} characters")
         # xgrammar writes the last two as they stand, which ends a JSON string or begins an escape.
         if (found := re.search(r"\(\?(?!:)|\\[bB1-9]|\"|\\\\", pattern)) is not None:
             raise SchemaFault(f"{at}: {found[0]!r} in a pattern is not supported")

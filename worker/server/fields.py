@@ -18,7 +18,8 @@ MAX_LOGIT_BIASES = 1024
 MAX_STOP_PATTERNS = 4
 MAX_PATTERN_CHARS = 256  # of a stop_regex
 MAX_REGEX_CHARS = 4096
-MAX_GRAMMAR_CHARS = 2**18
+MAX_EBNF_CHARS = 2**14  # compiling may take time that grows with the third power
+MAX_GRAMMAR_CHARS = 2**18  # of JSON schemas and structural tags
 MAX_LISTED_LOGPROBS = 1024  # token_ids_logprob
 MAX_ID_CHARS = 256
 MAX_MESSAGES = 10_000
@@ -111,7 +112,7 @@ StopRegex = Annotated[
     AfterValidator(_usable_patterns),
 ]
 Pattern = Annotated[str | None, Field(max_length=MAX_REGEX_CHARS)]
-GrammarText = Annotated[str | None, Field(max_length=MAX_GRAMMAR_CHARS)]
+GrammarText = Annotated[str | None, Field(max_length=MAX_EBNF_CHARS)]
 JsonText = Annotated[str, Field(max_length=MAX_GRAMMAR_CHARS)]
 TopLogprobs = Annotated[int | None, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 Count = Annotated[int | None, Field(ge=1, le=MAX_N)]

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from worker.grammar.json_schema import SchemaFault, prepared
 from worker.sampling_params import GrammarAsked
 from worker.server.errors import RequestFault, from_validation
-from worker.server.fields import Body
+from worker.server.fields import MAX_EBNF_CHARS, MAX_REGEX_CHARS, Body
 
 _NO_GRAMMARS = "{param}: {why}, so this server does not follow grammars."
 
@@ -118,6 +118,9 @@ def _with_schemas_prepared(tag: Any) -> Any:
         return [_with_schemas_prepared(part) for part in tag]
     if not isinstance(tag, Mapping):
         return tag
+    for name, most in _MOST_CHARS.items():
+        if len(str(tag.get(name, ""))) > most:
+            raise SchemaFault(f"{name} must have at most {most} characters")
     return {
         name: json.loads(prepared(part)) if name in ("schema", "json_schema") else _with_schemas_prepared(part)
         for name, part in tag.items()
@@ -133,4 +136,5 @@ def _as_json(value: Any, param: str) -> Any:
         raise RequestFault(400, f"{param}: is no valid JSON.", param=param) from None
 
 
+_MOST_CHARS: Mapping[str, int] = {"grammar": MAX_EBNF_CHARS, "pattern": MAX_REGEX_CHARS}  # inside tags
 _KINDS: Mapping[str, Any] = {name: name for name in ("regex", "ebnf", "json_schema", "structural_tag")}

@@ -35,6 +35,8 @@ FAULTS: list[tuple[Any, str]] = [
     ({"enum": [1], "const": 1}, "enum together with const"),
     ({"pattern": "a", "minLength": 3}, "pattern together with minLength"),
     ({"format": "date", "pattern": "a"}, "pattern together with format"),
+    ({"pattern": "a?" * 2049}, "at most 4096 characters"),
+    ({"patternProperties": {"a" * 4097: {}}}, "at most 4096 characters"),
     ({"pattern": "(?=a)b"}, "'(?' in a pattern"),
     ({"pattern": "a\\b"}, "'\\\\b' in a pattern"),
     ({"patternProperties": {"(?!x)": {}}}, "in a pattern"),

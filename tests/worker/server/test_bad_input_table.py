@@ -30,6 +30,10 @@ def _structures(structures: Any, triggers: Any = ("<f>",)) -> dict[str, Any]:
     return {"response_format": {"type": "structural_tag", "structures": structures, "triggers": triggers}}
 
 
+def _tagged(form: dict[str, Any]) -> dict[str, Any]:
+    return {"response_format": {"type": "structural_tag", "format": form}}
+
+
 def _with_call(*calls: Any) -> dict[str, Any]:
     return {"messages": [*HI, {"role": "assistant", "tool_calls": list(calls)}]}
 
@@ -159,6 +163,9 @@ FAULTS: list[tuple[str, dict[str, Any], int, str | None]] = [
     (CHAT, {"regex": 5}, 400, "regex"),
     (CHAT, {"regex": "a" * 4097}, 400, "regex"),
     (CHAT, {"ebnf": ["root"]}, 400, "ebnf"),
+    (CHAT, {"ebnf": "root ::= " + '"a"? ' * 4000}, 400, "ebnf"),
+    (CHAT, _tagged({"type": "grammar", "grammar": "root ::= " + '"a"? ' * 4000}), 400, "response_format"),
+    (CHAT, _tagged({"type": "regex", "pattern": "a?" * 2049}), 400, "response_format"),
     (CHAT, {"json_schema": "{"}, 400, "json_schema"),
     (CHAT, {"json_schema": "5"}, 400, "json_schema"),
     (CHAT, {"json_schema": 5}, 400, "json_schema"),
