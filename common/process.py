@@ -97,7 +97,10 @@ def set_title(title: str) -> None:
 @contextlib.contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
     """While entered, SIGTERM ends in KeyboardInterrupt as Ctrl-C does, also where a shell has put this program into the
-    background with SIGINT ignored. From the main thread only."""
+    background with SIGINT ignored. In other threads than the main one, which have no say in it, nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio ends tasks in order only where it finds this one
     signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
