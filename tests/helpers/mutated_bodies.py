@@ -158,7 +158,7 @@ def judge(status: int, text: str) -> str | None:
     of our inside, and is not the server's."""
     if not (status == 200 or 400 <= status < 500):
         return f"status {status}: {text[:300]}"
-    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    events = [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: {")]
     for told in events if status == 200 else [json.loads(text)]:
         error = told if told.get("type") == "error" and "code" in told else told.get("response", told).get("error")
         if error is None:
