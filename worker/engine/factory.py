@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from common.errors import UserError
+from common.paths import cache_root
 from worker.config import WorkerSettings
 from worker.engine.batch import ModelRunner
 from worker.engine.cpu_tuning import spin_briefly
 from worker.engine.sim.clock import DeviceClock, SleepingClock
 from worker.models.config import ModelConfig, load_model_config
-from worker.models.paths import cache_root, resolve_model_path
+from worker.models.paths import resolve_model_path
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,10 @@ import psutil
 import torch
 
 from common.errors import UserError
+from common.paths import cache_root
 from worker.config import WorkerSettings
 from worker.models.config import ModelConfig, load_model_config, read_raw_config, uses_transformers
-from worker.models.paths import cache_root, resolve_model_path
+from worker.models.paths import resolve_model_path
 from worker.models.transformers_config import TransformersConfig, read_hf_config
 
 NO_ROOM = "There is no memory for other weights beside those in use; give the machine more, or start anew with them."

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from common import logs
 from common.errors import UserError
+from common.paths import cache_root
 from common.process import die_with_parent, set_title
 from worker.config import WorkerSettings
 from worker.ipc.channel import SchedulerChannel
@@ -57,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
 
 def serve(settings: WorkerSettings, channel: SchedulerChannel) -> None:
     """Find and load the model, say so, and run the scheduler's loop until Shutdown."""
-    from worker.models.paths import cache_root, resolve_model_path
+    from worker.models.paths import resolve_model_path
 
     path = resolve_model_path(settings.model_path, cache_root(os.environ), settings.revision, settings.download_dir)
     channel.send(ModelFound(path=str(path)))

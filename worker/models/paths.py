@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from common.errors import UserError
@@ -12,12 +11,6 @@ from worker.models.progress import console_progress
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_FILES = ["*.json", "*.jinja", "*.safetensors", "tokenizer.model"]
-
-
-def cache_root(env: Mapping[str, str]) -> Path:
-    """Where converted models are kept: $CANOPY_CACHE, else ~/.cache/canopy."""
-    named = env.get("CANOPY_CACHE")
-    return Path(named) if named else Path.home() / ".cache" / "canopy"
 
 
 def resolve_model_path(

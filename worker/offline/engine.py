@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from common.errors import UserError
+from common.paths import cache_root
 from common.settings import validated
 from worker.config import WorkerSettings
 from worker.ipc.messages import CallReply, GenerateRequest, UpdateWeights
-from worker.models.paths import cache_root, resolve_model_path
+from worker.models.paths import resolve_model_path
 from worker.offline.driver import Call, Driver, Object
 from worker.preflight import check_before_loading
 from worker.server.answers import Answer, first_fault

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 from fastapi import Request, Response
 from pydantic import AfterValidator, Field
 
+from common.paths import cache_root
 from worker.ipc.messages import MAX_PROFILE_STEPS, CallReply, StartProfile
 from worker.server.errors import RequestFault
 from worker.server.fields import Body, Unbuilt
@@ -46,7 +47,7 @@ async def start_profile(service: Service, request: Request) -> Response:
     body = await read_body(request, StartProfileBody, service.settings.max_body_bytes, empty=StartProfileBody())
     reply = await service.scheduler.start_profile(
         StartProfile(
-            output_dir=body.output_dir or str(Path(tempfile.gettempdir()) / "canopy-profiles"),
+            output_dir=body.output_dir or str(cache_root(os.environ) / "profiles"),
             prefix=body.profile_prefix or DEFAULT_PREFIX,
             num_steps=body.num_steps or MAX_PROFILE_STEPS,
             activities=list(body.activities or ()),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from worker.models.paths import cache_root, resolve_model_path
+from worker.models.paths import resolve_model_path
 
 
 def test_a_directory_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -85,8 +85,3 @@ def test_revision_and_download_directory_go_to_the_hub(tmp_path: Path, monkeypat
     assert (options["revision"], options["cache_dir"]) == ("v2", str(tmp_path / "models"))
     with pytest.raises(UserError, match=r"--revision v2 is for models of the hub, but .* is on disk"):
         resolve_model_path(str(tmp_path), tmp_path, "v2")
-
-
-def test_cache_root() -> None:
-    assert cache_root({"CANOPY_CACHE": "/x/y"}) == Path("/x/y")
-    assert cache_root({}) == Path.home() / ".cache" / "canopy"

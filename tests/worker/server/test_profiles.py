@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
+import os
 from typing import Any
 
 import pytest
 
+from common.paths import cache_root
 from tests.helpers.openai_errors import check_error
 from tests.helpers.replica_app import serving
 from worker.ipc.messages import StartProfile, StopProfile
@@ -23,7 +24,7 @@ async def test_a_profile_is_started_and_stopped(tokenizer: Tokenizer) -> None:
         stopped = await app.client.post("/stop_profile")
         assert (stopped.status_code, stopped.json()["path"]) == (200, "/profiles/one.trace.json.gz")
         plain, wished, _ = app.scheduler.of_kind(StartProfile)
-        assert plain.output_dir == f"{tempfile.gettempdir()}/canopy-profiles"
+        assert plain.output_dir == str(cache_root(os.environ) / "profiles")
         assert (plain.prefix, plain.num_steps, plain.activities) == ("canopy", 1000, [])
         assert (wished.output_dir, wished.prefix, wished.num_steps) == ("/profiles", "mine", 5)
         assert (wished.activities, wished.record_shapes, wished.with_stack) == (["CPU"], True, True)
