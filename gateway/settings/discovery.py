@@ -44,8 +44,6 @@ class DiscoverySettings(Settings):
                     raise ValueError(f"{flag} {pair!r} is not a pair; write NAME=VALUE.")
         if self.service_discovery and not self.selector:
             raise ValueError("--service-discovery needs --selector NAME=VALUE, so that it takes no pod by mistake.")
-        if self.selector and not self.service_discovery:
-            raise ValueError("--selector chooses pods for --service-discovery; give both or none.")
         if len(self.aliases) < len(set(self.model_alias)):
             raise ValueError("--model-alias gives one name two models; NAME stands for one.")
         return self

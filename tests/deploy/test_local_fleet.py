@@ -101,11 +101,11 @@ def test_status_prints_a_table(served_fleet: ServedFleet) -> None:
     assert len(rows) >= 2
 
 
-def test_a_stranger_without_the_token_is_turned_away(served_fleet: ServedFleet) -> None:
+def test_a_stranger_without_the_token_is_turned_away(served_fleet: ServedFleet, tmp_path: Path) -> None:
     fleet_file = next((Path(served_fleet.env["CANOPY_CACHE"]) / "fleets").glob("*.json"))
     assert fleet_file.stat().st_mode & 0o077 == 0
     address = json.loads(fleet_file.read_text())["ray_address"]
-    done = served_fleet.run_status("--address", address)
+    done = served_fleet.run_status("--address", address, CANOPY_CACHE=str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"canopy: Cannot ask the Ray at {address}: ")
     assert done.stderr.count("\n") == 1

@@ -95,10 +95,10 @@ class ServedFleet:
         below = [p for p in launcher.children(recursive=True) if is_running(p.pid)]
         return Tree([launcher, *below])
 
-    def run_status(self, *flags: str) -> subprocess.CompletedProcess[str]:
-        """Run `canopy status`."""
+    def run_status(self, *flags: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run `canopy status`, with variables changed."""
         command = [sys.executable, "-m", "deploy.cli", "status", *flags]
-        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, env=self.env | env, capture_output=True, text=True, timeout=60)
 
     def status(self) -> list[dict[str, Any]]:
         """The replicas of `canopy status --json`."""

@@ -20,6 +20,7 @@ COMPANIONS: dict[str, list[str]] = {
 }
 # Values that rules beyond their type ask for.
 VALUES: dict[str, Any] = {
+    "cors_allowed_origins": ["https://a"],
     "fastapi_root_path": "/prefix",
     "schedule_policy": "lof",
     "retraction_policy": "priority",

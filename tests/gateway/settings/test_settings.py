@@ -26,7 +26,6 @@ from gateway.kv_events.mode import check_tokenizer
         ("--service-discovery --selector app", "NAME=VALUE"),
         ("--service-discovery --selector a=b --worker-urls http://h:1", "leave out --worker-urls"),
         ("--service-discovery --selector a=b --ray-address auto", "leave out --worker-urls"),
-        ("--selector a=b", "give both or none"),
         ("--model-alias a=b --model-alias a=c", "two models"),
         ("--allowed-worker-hosts 10.0.0.0/99", "'10.0.0.0/99' is no host"),
         ("--allowed-worker-hosts http://h", "is no host"),
