@@ -208,7 +208,7 @@ def test_ctrl_c_lets_a_running_stream_finish_and_leaves_nothing(served_fleet: Se
     ]
 
 
-@pytest.mark.parametrize("victim", ["launcher", "raylet"])
+@pytest.mark.parametrize("victim", ["launcher", pytest.param("raylet", marks=pytest.mark.ray_cluster)])
 def test_nothing_outlives_the_death_of_what_holds_it_together(
     victim: str, tmp_path: Path, tiny_chat_model: Path
 ) -> None:
