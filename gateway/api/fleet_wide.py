@@ -97,15 +97,15 @@ def model_routes(registry: Registry, aliases: Mapping[str, str]) -> APIRouter:
 
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:
-        known, tasks = registry.snapshot.models, registry.snapshot.tasks
+        known, cards = registry.snapshot.models, registry.snapshot.cards
         names = known | {name for name, model in aliases.items() if model in known}
-        return {"object": "list", "data": [model_card(name, aliases.get(name), tasks) for name in sorted(names)]}
+        return {"object": "list", "data": [model_card(name, aliases.get(name), cards) for name in sorted(names)]}
 
     @router.get("/v1/models/{model:path}")
     async def model(model: str) -> Response:
         if aliases.get(model, model) not in registry.snapshot.models:
             return fault(404, f"The model {model!r} does not exist.", param="model", code="model_not_found")
-        return JSONResponse(model_card(model, aliases.get(model), registry.snapshot.tasks))
+        return JSONResponse(model_card(model, aliases.get(model), registry.snapshot.cards))
 
     @router.get("/v1/loads")
     async def loads() -> dict[str, Any]:
@@ -181,12 +181,12 @@ def summary(outcomes: list[Outcome], told: Mapping[str, Any] = MappingProxyType(
     return fault(worst.status, f"Worker {worst.worker.name}: {worst.why()}", extra=body)
 
 
-def model_card(name: str, root: str | None, tasks: Mapping[str, str]) -> dict[str, Any]:
-    """OpenAI's model object; `root`: the model that the name is an alias of, if it is one. `tasks` of models by name:
-    what is not known is left out."""
+def model_card(name: str, root: str | None, cards: Mapping[str, Mapping[str, str | int]]) -> dict[str, Any]:
+    """OpenAI's model object; `root`: the model that the name is an alias of, if it is one; `cards`: what workers told
+    of models by name."""
     model = root or name
     card = {"id": name, "object": "model", "created": 0, "owned_by": "canopy", "root": model}
-    return card | ({"task": tasks[model]} if model in tasks else {})
+    return card | dict(cards.get(model, {}))
 
 
 def sglang_load(rank: dict[str, Any]) -> dict[str, int]:

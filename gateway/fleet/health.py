@@ -289,6 +289,7 @@ def identity_of(card: Mapping[str, Any], info: dict[str, Any], url: str = "") ->
     return Identity(
         model=str(name),
         task=str(card.get("task") or ""),
+        context_tokens=_count(card.get("max_model_len")),
         incarnation=str(info.get("incarnation") or ""),
         max_total_tokens=_count(info.get("max_total_num_tokens")),
         max_running_requests=_count(info.get("max_running_requests")),

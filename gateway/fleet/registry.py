@@ -44,9 +44,17 @@ class Snapshot:
         return frozenset(worker.model for worker in self.workers if worker.model)
 
     @property
-    def tasks(self) -> Mapping[str, str]:
-        """What each model is for, as far as its workers have told."""
-        return {worker.model: worker.identity.task for worker in self.workers if worker.identity.task}
+    def cards(self) -> Mapping[str, Mapping[str, str | int]]:
+        """What the workers of each model have told of it, by its name in /v1/models; of several lengths the least."""
+        cards: dict[str, dict[str, str | int]] = {}
+        for identity in (worker.identity for worker in self.workers):
+            card = cards.setdefault(identity.model, {})
+            if identity.task:
+                card["task"] = identity.task
+            if identity.context_tokens:
+                least = int(card.get("max_model_len", identity.context_tokens))
+                card["max_model_len"] = min(least, identity.context_tokens)
+        return cards
 
 
 def check_url(url: str) -> str:

@@ -43,6 +43,7 @@ class Identity:
 
     model: str = ""
     task: str = ""  # generate or embed
+    context_tokens: int = 0  # of a prompt and its answer together
     incarnation: str = ""
     max_total_tokens: int = 0  # KV pool
     max_running_requests: int = 0

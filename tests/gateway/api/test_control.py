@@ -115,14 +115,17 @@ async def test_models_are_the_union() -> None:
 
 async def test_a_model_s_task_is_what_its_workers_say() -> None:
     async def card(request: Received, reply: Reply) -> None:
-        await reply.json({"object": "list", "data": [{"id": "e", "object": "model", "task": "embed"}]})
+        await reply.json(
+            {"object": "list", "data": [{"id": "e", "object": "model", "task": "embed", "max_model_len": 512}]}
+        )
 
     embedder, other = FakeWorker(model="e", other={"/v1/models": card}), FakeWorker(model="x")
     async with embedder, other, running_gateway([embedder, other], model_alias=["ada=e"]) as gateway:
         listed = (await gateway.client.get("/v1/models")).json()["data"]
         assert {model["id"]: model.get("task") for model in listed} == {"ada": "embed", "e": "embed", "x": None}
-        assert (await gateway.client.get("/v1/models/ada")).json()["task"] == "embed"
-        assert "task" not in (await gateway.client.get("/v1/models/x")).json()
+        ada, x = [(await gateway.client.get(f"/v1/models/{name}")).json() for name in ("ada", "x")]
+        assert (ada["task"], ada["max_model_len"]) == ("embed", 512)
+        assert not {"task", "max_model_len"} & x.keys()
 
 
 async def test_flush_reaches_everyone_and_empties_the_index() -> None:

@@ -47,7 +47,7 @@ class ScriptedProbe:
 
 OURS = {
     "/health": 200,
-    "/v1/models": {"data": [{"id": "m", "task": "embed"}]},
+    "/v1/models": {"data": [{"id": "m", "task": "embed", "max_model_len": 512}]},
     "/server_info": {
         "served_model_name": "m",
         "incarnation": "i1",
@@ -85,9 +85,14 @@ async def test_a_healthy_worker_is_known_and_ready() -> None:
         worker = view(registry)
         assert worker.status is WorkerStatus.READY
         assert worker.identity == Identity(
-            model="m", task="embed", incarnation="i1", max_total_tokens=900, max_running_requests=8
+            model="m",
+            task="embed",
+            context_tokens=512,
+            incarnation="i1",
+            max_total_tokens=900,
+            max_running_requests=8,
         )
-        assert registry.snapshot.tasks == {"m": "embed"}
+        assert registry.snapshot.cards == {"m": {"task": "embed", "max_model_len": 512}}
         assert worker.load.report is not None
         assert (worker.load.report.running_requests, worker.load.report.waiting_tokens) == (2, 30)
 
